@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::admin::{AdminError, BucketLevel, fixed_level};
 use crate::model::{
-    Adjusted, Adjustment, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle, ThrottleError, WindowLevel,
+    Adjusted, Adjustment, Checked, Error, Key, Limit, Mode, Rule, Take, TakeError, Throttle, ThrottleError, WindowLevel,
 };
 use crate::store::interface::expand;
 use crate::store::{AnyStore, Maintenance, Store};
@@ -214,6 +214,88 @@ impl<S: Store> Limiter<S> {
             fallback.throttle(limit, is_limiters_rule, throttle);
         }
         lowered
+    }
+
+    /// Takes `tokens` that were used already, also if the bucket holds fewer. The bucket then owes tokens, and denies requests until
+    /// it has refilled.
+    ///
+    /// Use it where the cost is known only afterwards, such as the tokens of a stream: take one token before, and charge the others
+    /// at the end. A charge is never denied, regardless of modes. With several limits in the plan or rule, charges those without a
+    /// [cost of their own](crate::model::NamedLimit::cost). The debt ends after 366 days at most. A quota that never refills owes
+    /// nothing: its bucket is empty then. The [count of grants](BucketLevel::granted) includes all tokens.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1000))?;
+    /// assert!(limiter.allow("user:42").await?.is_granted());
+    /// limiter.charge("user:42", 1200).await?; // the stream had 1201 tokens
+    /// assert!(!limiter.allow("user:42").await?.is_granted());
+    /// assert_eq!(limiter.peek("user:42").await?.available(), -201);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is not a valid [`Key`], `tokens` is 0, or the key is under a sliding window or unlimited. Also if
+    /// there is no answer: then the tokens may have been charged, unless the error rules that out. The fallback does not apply.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the charge goes on in a task, which [`close`](Self::close) waits for.
+    pub async fn charge<K>(&self, key: K, tokens: u64) -> Result<(), Error>
+    where
+        K: TryInto<Key>,
+        Error: From<K::Error>,
+    {
+        self.charge_request(&self.take(key.try_into()?, tokens)).await.map(drop)
+    }
+
+    /// Charges the cost of a request that you build, for instance with an [id](Take::id). Returns whether it was charged: false if a
+    /// request with this id was charged within a day. A request that states [costs with names](Take::cost_of) charges the limits that
+    /// count them, and no others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`charge`](Self::charge). After an unknown outcome, repeat a request with an id.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`charge`](Self::charge).
+    pub async fn charge_request(&self, take: &Take) -> Result<bool, Error> {
+        if CurrentMode::answer(self.mode()).is_some() {
+            return Ok(false);
+        }
+        let expanded = self.policy.within_deadline(pin!(expand(self.store(), take))).await?;
+        let take = expanded.as_ref().unwrap_or(take).chargeable();
+        Checked::try_from(&take)?;
+        let mut is_charged = true;
+        let mut left: Vec<&Limit> = take.limits().collect();
+        // A missing bucket is full. The sweep can delete it once more before the charge.
+        for _ in 0..MAX_CHARGES {
+            let charges = left.iter().map(|limit| limit.charge(take.get_id())).collect::<Result<Vec<_>, _>>()?;
+            let charged = adjust_each(&self.stack, charges).await?;
+            let mut missing = Vec::new();
+            for (limit, charged) in left.into_iter().zip(charged) {
+                match charged {
+                    Err(TakeError::UnknownBucket(_)) if *limit.rule() != Rule::Provisioned => missing.push(limit),
+                    charged => is_charged &= !matches!(charged?, Adjusted::Repeated),
+                }
+            }
+            for limit in &missing {
+                // Creates the bucket: it holds no more than this already.
+                let full = Throttle::remaining(u64::MAX);
+                self.policy.within_deadline(pin!(self.stack.throttle(limit.key(), limit.rule(), full))).await?;
+            }
+            left = missing;
+            if left.is_empty() {
+                return Ok(is_charged);
+            }
+        }
+        Err(TakeError::UnknownBucket(left[0].key().clone()).into())
     }
 
     /// Reads a key's tokens without taking any: see [`BucketLevel::available`], which is negative if requests wait for them.
@@ -444,3 +526,6 @@ impl<S: Store> Clone for Limiter<S> {
         }
     }
 }
+
+/// How often a charge is tried while its bucket is swept.
+const MAX_CHARGES: usize = 3;

@@ -13,8 +13,8 @@ use crate::doctor::Examine;
 use crate::exit::CliError;
 use crate::url::Url;
 use crate::{
-    apply, blockers, completions, create, delete, denied, doctor, exit, explain, failure, json_schema, list, man,
-    migrate, mode, next_steps, peek, plan, redact, request, reset, run, simulate, sweep, take, url, watch,
+    apply, blockers, charge, completions, create, delete, denied, doctor, exit, explain, failure, json_schema, list,
+    man, migrate, mode, next_steps, peek, plan, redact, request, reset, run, simulate, sweep, take, url, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: creates, inspects and changes them.
@@ -42,6 +42,7 @@ enum Online {
     Create(create::Args),
     Apply(apply::Args),
     Take(take::Args),
+    Charge(charge::Args),
     Run(run::Args),
     Peek(peek::Args),
     List(list::Args),
@@ -151,6 +152,7 @@ impl Online {
             Self::Plan(command) if command.is_read_only() => CommandEffect::Read,
             Self::Reset(args) if args.is_read_only() => CommandEffect::Read,
             Self::Apply(_)
+            | Self::Charge(_)
             | Self::Create(_)
             | Self::Delete(_)
             | Self::Migrate(_)
@@ -164,6 +166,7 @@ impl Online {
     async fn run<DB: Engine + Examine>(self, store: tollgate::SqlStore<DB>, url: &str) -> anyhow::Result<ExitCode> {
         match self {
             Self::Apply(args) => args.run(&store).await,
+            Self::Charge(args) => args.run(store).await,
             Self::Create(args) => args.run(&store).await,
             Self::Delete(args) => args.run(&store).await,
             Self::Denied(args) => args.run(&store).await,

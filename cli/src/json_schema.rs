@@ -6,6 +6,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::apply::ApplyJson;
+use crate::charge::ChargeJson;
 use crate::denied::DenialJson;
 use crate::doctor::DoctorJson;
 use crate::each_key::FoundJson;
@@ -32,6 +33,7 @@ pub(crate) fn document() -> Value {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let commands = [
         ("apply", generator.subschema_for::<ApplyJson<'_>>()),
+        ("charge", generator.subschema_for::<ChargeJson>()),
         ("create", generator.subschema_for::<ChangeJson<BucketJson>>()),
         ("delete", generator.subschema_for::<Vec<FoundJson>>()),
         ("denied", generator.subschema_for::<Vec<DenialJson>>()),

@@ -2,6 +2,7 @@
 
 mod apply;
 mod blockers;
+mod charge;
 mod clock;
 mod command_effect;
 mod commands;

@@ -1,10 +1,11 @@
 //! The requests of `take` and `run`.
 
-use tollgate::{Error, Key, Limiter, MemoryStore, Mode, Rule, Store, Take, TakeError};
+use tollgate::{Error, Key, Limiter, MemoryStore, Mode, Rule, Store, Take, TakeError, model::LimitName};
 
 use crate::exit::CliError;
 use crate::failure;
-use crate::quota_args::{key, rule};
+use crate::quota_args::{key, limit_name, rule};
+use crate::text::plain;
 
 /// The cost of a request, and its limit.
 #[derive(clap::Args)]
@@ -12,6 +13,9 @@ pub(crate) struct RequestArgs {
     /// How many tokens [default: 1]
     #[arg(long, value_name = "TOKENS", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
+    /// How much a limit with a cost of this name counts
+    #[arg(long, value_name = "NAME=TOKENS", value_parser = named_cost)]
+    cost_of: Vec<(LimitName, u64)>,
     /// How many tokens must remain after the request
     #[arg(long, value_name = "TOKENS", default_value_t = 0, hide_default_value = true)]
     min_remaining: u64,
@@ -26,13 +30,19 @@ pub(crate) struct RequestArgs {
 impl RequestArgs {
     /// The request for one or more keys. With several keys, all grant it or none does.
     pub(crate) fn take(&self, keys: &[Key]) -> Take {
-        let rule = match (&self.quota, &self.plan) {
+        let rule = self.rule();
+        let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).min_remaining(self.min_remaining);
+        let first = self.cost_of.iter().fold(first, |take, (name, cost)| take.cost_of(name.clone(), *cost));
+        keys[1..].iter().fold(first, |take, key| take.and(key.clone(), rule.clone()))
+    }
+
+    /// The limit, or the plan that sets it.
+    pub(crate) fn rule(&self) -> Rule {
+        match (&self.quota, &self.plan) {
             (Some(rule), _) => rule.clone(),
             (None, Some(plan)) => Rule::Plan(plan.clone()),
             (None, None) => Rule::Provisioned,
-        };
-        let first = Take::from(keys[0].clone()).rule(rule.clone()).cost(self.cost).min_remaining(self.min_remaining);
-        keys[1..].iter().fold(first, |take, key| take.and(key.clone(), rule.clone()))
+        }
     }
 
     /// Hints at `--quota` if its own capacity is too small for the cost.
@@ -49,6 +59,13 @@ impl RequestArgs {
             _ => error,
         }
     }
+}
+
+/// Parses `tokens=1200`.
+fn named_cost(text: &str) -> Result<(LimitName, u64), CliError> {
+    let wrong = || CliError::arguments(format!("'{}' is not a cost with a name", plain(text)), "write NAME=TOKENS");
+    let (name, cost) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((limit_name(name)?, cost.parse().map_err(|_| wrong())?))
 }
 
 /// A limiter without batching, deny cache and sweep, because the CLI makes a single request.

@@ -37,6 +37,7 @@ grant execute on procedure token_take_window_v1 to tollgate_app;
 grant execute on procedure token_adjust_window_v1 to tollgate_app;
 grant execute on procedure token_throttle_v1 to tollgate_app;
 grant execute on procedure token_throttle to tollgate_app;
+grant execute on procedure token_charge to tollgate_app;
 grant execute on procedure token_sweep_v1 to tollgate_app;
 grant execute on procedure token_count_denials_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;

@@ -78,6 +78,7 @@ grant execute on function
   tollgate.adjust_window_v1(text, uuid, text, bigint, bigint, bigint),
   tollgate.throttle_v1(text, bigint, bigint, bigint, numeric, text, text),
   tollgate.throttle(text, double precision, double precision, double precision, text),
+  tollgate.charge(text, double precision, text, uuid),
   tollgate.sweep_v1(bigint),
   tollgate.count_denials_v1(text[], bigint[]),
   tollgate.request_token(text),

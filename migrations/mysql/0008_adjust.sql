@@ -1,9 +1,9 @@
--- token_adjust: cancels, refunds or settles a granted request, in the caller's transaction. token_adjust_v1 and
--- token_adjust_batch_v1 call it.
+-- token_adjust: cancels, refunds or settles a granted request, or charges a bucket, in the caller's transaction. token_adjust_v1
+-- and token_adjust_batch_v1 call it.
 --
 -- Arguments: p_kind, p_receipt, p_id, p_cost, p_granted, p_scheduled_at, p_tokens: as for token_adjust_v1
---            p_max_debt    'settle': longest wait for the next token, in nanoseconds; at least the wait of an empty bucket;
---                          null: one year, the maximum
+--            p_max_debt    'settle', 'charge': longest wait for the next token, in nanoseconds; at least the wait of an empty
+--                          bucket; null: one year, the maximum
 -- Result:    o_outcome, o_given_back: as the columns of token_adjust_v1
 -- Errors:    22023 arguments out of range
 -- Locks:     the bucket's row, then the receipt; with 'settle', a missing receipt locks a gap, as for token_take_v1
@@ -27,13 +27,14 @@ adjust: begin
   declare v_known_cost, v_known_granted, v_known_scheduled_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
 
-  if (p_kind in ('cancel', 'refund', 'settle')
-      and length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
+  if (p_kind in ('cancel', 'refund', 'settle', 'charge')
+      and (length(replace(p_receipt, '-', '')) = 32 and replace(p_receipt, '-', '') regexp '^[0-9a-f]{32}'
+           or p_receipt is null and p_kind = 'charge')
       and length(v_id) between 1 and 255 and p_cost between 1 and 3155760000000000000
       and p_granted >= 0 and p_scheduled_at is not null
       and p_tokens between 0 and 3155760000000000000 and coalesce(p_max_debt, 0) >= 0) is not true then
     signal sqlstate '22023' set message_text =
-      'tollgate: adjust takes cancel, refund or settle, a UUID, a bucket, a cost above 0, 0 tokens or more and a debt of 0 or more';
+      'tollgate: adjust takes cancel, refund, settle or charge, a UUID, a bucket, a cost above 0, tokens and a debt of 0 or more';
   end if;
   set v_receipt = unhex(replace(p_receipt, '-', ''));
   set o_outcome = 'done', o_given_back = 0;
@@ -49,7 +50,7 @@ adjust: begin
       set o_outcome = 'late';
       leave adjust;
     end if;
-  else
+  elseif p_receipt is not null then
     call token_claim(p_receipt, v_id, p_cost, p_granted, p_scheduled_at,
                      least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year), 0,
                      v_state, v_known_cost, v_known_granted, v_known_scheduled_at, v_expires_at);
@@ -58,7 +59,7 @@ adjust: begin
   end if;
   if p_kind = 'cancel' and v_now > p_scheduled_at then
     set o_outcome = 'late';
-  elseif v_state <> 'open' or v_known_cost <> p_cost then
+  elseif v_state <> 'open' or v_known_cost <> p_cost or p_kind = 'charge' and not v_new and p_receipt is not null then
     set o_outcome = 'repeated';
   elseif v_burst is null then
     set o_outcome = 'unknown';
@@ -75,6 +76,7 @@ adjust: begin
   set o_given_back = case p_kind
     when 'cancel' then greatest(p_cost - (v_granted - p_granted), 0)
     when 'refund' then least(p_tokens, p_cost)
+    when 'charge' then -p_tokens
     else p_cost - p_tokens
   end;
   if p_kind = 'cancel' and v_granted = p_granted then
@@ -113,7 +115,8 @@ end adjust;
 --                          later request queues behind
 --                          'refund': p_tokens were not used
 --                          'settle': the request cost p_tokens in the end, more or fewer than were taken
---            p_receipt     id of the request, or an id of this adjustment
+--                          'charge': p_tokens were used without a grant
+--            p_receipt     id of the request, or an id of this adjustment; null: a charge that is not remembered
 --            p_id          the bucket
 --            p_cost, p_granted, p_scheduled_at: of the grant
 --            p_tokens      see p_kind; 0 with 'cancel'

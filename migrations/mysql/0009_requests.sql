@@ -644,6 +644,86 @@ begin
                                    p_max_wait_ms);
 end;
 
+-- token_charge: takes tokens that were used already, also if the bucket holds fewer: it then denies requests until it has refilled.
+-- MySQL routines have no defaults: pass every argument.
+--
+-- Arguments: p_id           the bucket
+--            p_tokens       tokens, 1 or more
+--            p_plan         plan of a bucket that its first request creates; null: the bucket exists. With several limits, charges
+--                           those that count the tokens of the request
+--            p_request_id   id of the charge: a retry with the id within a day charges nothing; null: not remembered
+-- Result:    one row
+--            charged        0: a charge with this id was made before
+--            available      tokens left, of the limit with the fewest; negative: owed
+-- Errors:    22023 arguments out of range · 45000 no such bucket or plan
+-- Locks:     the bucket's row, then the receipt; with several limits in the order of their names
+drop procedure if exists token_charge;
+create procedure token_charge(
+  in p_id varchar(256) character set utf8mb4, in p_tokens decimal(40, 20), in p_plan varchar(256) character set utf8mb4,
+  in p_request_id varchar(36) character set ascii)
+modifies sql data
+sql security definer
+begin
+  declare v_owns_transaction, v_done boolean default false;
+  declare v_charged boolean default true;
+  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_suffix varchar(33) character set ascii;
+  declare v_id, v_plan varchar(256) character set utf8mb4;
+  declare v_outcome varchar(10) character set ascii;
+  declare v_given_back, v_available, v_least bigint;
+  declare v_limits cursor for
+    select coalesce(concat(char(1 using ascii), limit_name), '') from (
+      select if(place = 1, null, limit_name) as limit_name from token_plan_limits
+       where plan = cast(p_plan as binary) and cost_name is null
+      union all
+      select null from (select 1 as one) as only_limit
+       where not exists (select 1 from token_plan_limits where plan = cast(p_plan as binary))) as limits
+     order by limit_name;
+  declare continue handler for not found set v_done = true;
+  declare exit handler for sqlexception
+  begin
+    set innodb_lock_wait_timeout = v_lock_wait_timeout;
+    if v_owns_transaction then rollback and no chain no release; end if;
+    resignal;
+  end;
+
+  if p_tokens <> floor(p_tokens) then
+    call token_require_whole_number('token_charge', 'tokens', p_tokens);
+  end if;
+  -- Without strict mode, the server has replaced each byte that it could not convert by ?.
+  if (p_id like '%??%' or p_plan like '%??%') and @@character_set_results not in ('utf8mb4', 'latin1', 'binary') then
+    signal sqlstate '22023' set message_text =
+      'tollgate: ?? in a key may be what this session''s character set cannot express: call set names utf8mb4';
+  end if;
+  if (p_id is not null and p_tokens between 1 and 3155760000000000000) is not true then
+    signal sqlstate '22023' set message_text = 'tollgate: token_charge takes an id, and 1 token or more';
+  end if;
+  call token_begin(false, v_owns_transaction);
+  open v_limits;
+  charge: loop
+    fetch v_limits into v_suffix;
+    if v_done then leave charge; end if;
+    set v_id = concat(p_id, v_suffix), v_plan = concat(p_plan, v_suffix);
+    call token_adjust('charge', p_request_id, v_id, 1, 0, 0, p_tokens, null, v_outcome, v_given_back);
+    if v_outcome = 'unknown' and v_plan is not null then
+      -- Creates the bucket.
+      call token_throttle_v1(v_id, null, 0, null, null, null, v_plan, false, v_outcome);
+      if v_outcome = 'unchanged' then
+        call token_adjust('charge', p_request_id, v_id, 1, 0, 0, p_tokens, null, v_outcome, v_given_back);
+      end if;
+    end if;
+    if v_outcome not in ('done', 'repeated') then
+      call token_raise_undecided(v_id, p_request_id, v_outcome, null);
+    end if;
+    set v_charged = v_charged and v_outcome = 'done';
+    select available into v_least from token_bucket_levels where id_bytes = cast(v_id as binary);
+    set v_available = least(coalesce(v_available, v_least), v_least), v_done = false;
+  end loop;
+  close v_limits;
+  if v_owns_transaction then commit and no chain no release; end if;
+  select v_charged as charged, v_available as available;
+end;
+
 -- token_throttle: lowers a provisioned bucket to the limit that an upstream reports. Never raises it. A repeated call changes
 -- nothing. MySQL routines have no defaults: pass every argument.
 --

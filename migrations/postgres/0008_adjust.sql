@@ -1,15 +1,16 @@
--- adjust_v1: cancels, refunds or settles a granted request, once per receipt.
+-- adjust_v1: cancels, refunds or settles a granted request, or charges a bucket, once per receipt.
 --
 -- Arguments: p_kind          'cancel': the tokens will not be used, and their time has not passed. Gives back the tokens that
 --                            no later request queues behind
 --                            'refund': p_tokens were not used
 --                            'settle': the request cost p_tokens in the end, more or fewer than were taken
---            p_receipt       id of the request, or an id of this adjustment
+--                            'charge': p_tokens were used without a grant
+--            p_receipt       id of the request, or an id of this adjustment; null: a charge that is not remembered
 --            p_id            the bucket
 --            p_cost, p_granted, p_scheduled_at: of the grant
 --            p_tokens        see p_kind; 0 with 'cancel'
---            p_max_debt      'settle': longest wait for the next token, in nanoseconds; at least the wait of an empty bucket;
---                            null: one year, the maximum
+--            p_max_debt      'settle', 'charge': longest wait for the next token, in nanoseconds; at least the wait of an empty
+--                            bucket; null: one year, the maximum
 -- Result:    outcome         'done'; with other outcomes, nothing changes
 --                            'late': the time has passed, or the receipt expired
 --                            'repeated': already adjusted · 'unknown': no such bucket
@@ -35,12 +36,12 @@ declare
   c_day        constant bigint := 86400000000000;  -- one day in nanoseconds
   c_max_counted constant bigint := 4611686018427387903;  -- 2^62 - 1: adding two cannot overflow
 begin
-  if (p_kind in ('cancel', 'refund', 'settle') and p_receipt is not null and p_id is not null
+  if (p_kind in ('cancel', 'refund', 'settle', 'charge') and (p_receipt is not null or p_kind = 'charge') and p_id is not null
       and p_cost between 1 and 3155760000000000000 and p_granted >= 0 and p_scheduled_at is not null
       and p_tokens between 0 and 3155760000000000000
       and coalesce(p_max_debt, 0) >= 0) is not true then
-    raise exception 'tollgate: adjust_v1 takes ''cancel'', ''refund'' or ''settle'', a receipt, a bucket, a cost of 1 or '
-                    'more, 0 tokens or more and a debt of 0 or more' using errcode = 'invalid_parameter_value';
+    raise exception 'tollgate: adjust_v1 takes ''cancel'', ''refund'', ''settle'' or ''charge'', a receipt, a bucket, a cost of '
+                    '1 or more, 0 tokens or more and a debt of 0 or more' using errcode = 'invalid_parameter_value';
   end if;
   given_back := 0;
   select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
@@ -56,7 +57,7 @@ begin
   outcome := case
     when p_kind = 'cancel' and v_now > p_scheduled_at then 'late'
     when p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then 'late'
-    when v_known and (r.state <> 'open' or r.cost <> p_cost) then 'repeated'
+    when v_known and (p_kind = 'charge' or r.state <> 'open' or r.cost <> p_cost) then 'repeated'
     when b.id is null then 'unknown'
     when p_kind = 'cancel' and v_later < 0 then 'late'
     else 'done'
@@ -66,9 +67,10 @@ begin
   end if;
 
   insert into tollgate.token_receipts as t (id, bucket, cost, granted, scheduled_at, state, expires_at)
-  values (p_receipt, p_id, p_cost, p_granted, p_scheduled_at,
-          case when p_kind = 'cancel' then 'cancelled' when p_kind = 'refund' then 'refunded' else 'settled' end,
-          least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
+  select p_receipt, p_id, p_cost, p_granted, p_scheduled_at,
+         case when p_kind = 'cancel' then 'cancelled' when p_kind = 'refund' then 'refunded' else 'settled' end,
+         least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year)
+   where p_receipt is not null
   on conflict (id, bucket) do update
      set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   v_clock := tollgate.bucket_clock(b, v_now);
@@ -76,7 +78,8 @@ begin
     given_back := greatest(p_cost - v_later, 0);
     b.granted := greatest(b.granted - case when v_later = 0 then p_cost else 0 end, 0);
   else
-    given_back := case p_kind when 'refund' then least(p_tokens, p_cost) else p_cost - p_tokens end;
+    given_back := case p_kind when 'refund' then least(p_tokens, p_cost) when 'charge' then -p_tokens
+                              else p_cost - p_tokens end;
   end if;
   if given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity.

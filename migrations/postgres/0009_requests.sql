@@ -532,6 +532,60 @@ as $$
     p_id, p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens, p_max_wait_ms)
 $$;
 
+-- charge: takes tokens that were used already, also if the bucket holds fewer: it then denies requests until it has refilled.
+--
+-- Arguments: p_id           the bucket
+--            p_tokens       tokens, 1 or more, a whole number below 2^53
+--            p_plan         plan of a bucket that its first request creates; null: the bucket exists. With several limits, charges
+--                           those that count the tokens of the request
+--            p_request_id   id of the charge: a retry with the id within a day charges nothing; null: not remembered
+-- Result:    charged        false: a charge with this id was made before
+--            available      tokens left, of the limit with the fewest; negative: owed
+-- Errors:    22023 arguments out of range · P0002 no such bucket or plan
+-- Locks:     the bucket's row, then the receipt; with several limits in their order
+create or replace function tollgate.charge(
+  p_id text, p_tokens double precision, p_plan text default null, p_request_id uuid default null,
+  out charged boolean, out available bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_limit   record;
+  v_outcome text;
+begin
+  if (p_id is not null and p_tokens >= 1 and p_tokens < 9007199254740992 and p_tokens = trunc(p_tokens)) is not true then
+    raise exception 'tollgate: charge(%, %): give a bucket''s id and 1 token or more, a whole number below 2^53',
+                    quote_nullable(left(p_id, 255)), p_tokens
+      using errcode = 'invalid_parameter_value';
+  end if;
+  charged := true;
+  for v_limit in
+    select p_id || s.suffix as id, p_plan || s.suffix as plan
+      from (select case when l.place = 1 then '' else chr(1) || l.limit_name end as suffix, l.place
+              from tollgate.token_plan_limits l where l.plan = p_plan and l.cost_name is null
+             union all
+            select '', 1 where not exists (select from tollgate.token_plan_limits l where l.plan = p_plan)) s
+     order by s.place
+  loop
+    v_outcome := (tollgate.adjust_v1('charge', p_request_id, v_limit.id, 1, 0, 0, p_tokens::bigint)).outcome;
+    if v_outcome = 'unknown' and p_plan is not null then
+      -- Creates the bucket.
+      v_outcome := tollgate.throttle_v1(v_limit.id, null, 0, null, null, null, v_limit.plan);
+      if v_outcome = 'unchanged' then
+        v_outcome := (tollgate.adjust_v1('charge', p_request_id, v_limit.id, 1, 0, 0, p_tokens::bigint)).outcome;
+      end if;
+    end if;
+    if v_outcome not in ('done', 'repeated') then
+      perform tollgate.raise_undecided(v_limit.id, p_tokens::bigint, 0, v_limit.plan, p_request_id,
+                                       row(v_outcome, null, null, null, null, null, null, null, null, null,
+                                           null)::tollgate.taken_v1);
+    end if;
+    charged := charged and v_outcome = 'done';
+    available := least(available, (select p.available from tollgate.peek(v_limit.id) p));
+  end loop;
+end
+$$;
+
 -- throttle: throttle_v1 in milliseconds, for a provisioned bucket or one that follows a plan.
 --
 -- Arguments: p_id              the bucket

@@ -5,6 +5,7 @@ use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::{
     Bucket, BucketQuota, BucketRequest, GrantRecord, MAX_TOKENS, MAX_WAIT_NS, NEVER_NS, ThrottleLevel, Verdict,
 };
+use crate::model::id::IdOf;
 use crate::model::receipt::AdjustmentKind;
 use crate::model::{Adjusted, Adjustment, Decision, Key, Mode, Quota, Rule};
 
@@ -383,6 +384,7 @@ pub(crate) fn adjust<A: Account>(
     }
     let stored = match (stored, kind) {
         (Some(stored), AdjustmentKind::Settle(_)) if stored.expires_at <= now => return (Ok(Adjusted::Late), None),
+        (Some(_), AdjustmentKind::Charge(_)) => return (Ok(Adjusted::Repeated), None),
         (Some(stored), _) if stored.state != State::Open || stored.grant.cost != grant.cost => {
             return (Ok(Adjusted::Repeated), None);
         }
@@ -401,6 +403,7 @@ pub(crate) fn adjust<A: Account>(
         },
         AdjustmentKind::Refund(unused) => (tokens(unused).min(grant.cost), State::Refunded),
         AdjustmentKind::Settle(used) => (grant.cost - tokens(used), State::Settled),
+        AdjustmentKind::Charge(charged) => (-tokens(charged), State::Settled),
     };
     match kind {
         AdjustmentKind::Cancel => {}
@@ -408,7 +411,8 @@ pub(crate) fn adjust<A: Account>(
         _ => account.refund(&grant, given_back),
     }
     let expires_at = stored.expires_at.max(remembered_until(stored.grant, now));
-    (Ok(Adjusted::Done(given_back)), Some(StoredReceipt { state, expires_at, ..stored }))
+    let is_remembered = receipt.id_of == IdOf::Caller || !matches!(kind, AdjustmentKind::Charge(_));
+    (Ok(Adjusted::Done(given_back)), is_remembered.then_some(StoredReceipt { state, expires_at, ..stored }))
 }
 
 /// How long an adjustment is remembered: until a day after it or until the scheduled time, whichever is later. Bounded by the

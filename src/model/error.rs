@@ -347,6 +347,9 @@ pub enum TakeError {
         hint = self.hint().unwrap_or_default()
     )]
     WindowNotAlone(Key),
+    /// The key is under a sliding window or unlimited, and has no tokens to charge.
+    #[error("'{0}' has no bucket to charge: {hint}", hint = self.hint().unwrap_or_default())]
+    NothingToCharge(Key),
     /// The plan does not exist.
     #[error("{}: {hint}", absent(key, plan.as_ref()), hint = self.hint().unwrap_or_default())]
     UnknownPlan {
@@ -375,6 +378,7 @@ impl TakeError {
             Self::MissingCost { .. } => "state it by Take::cost_of",
             Self::UnknownCost(_) => "state only costs that a limit of the plan or of the code names",
             Self::WindowNotAlone(_) => "ask for it in a request of its own",
+            Self::NothingToCharge(_) => "give it a quota, or count requests in its window by SharedWindows::count",
             Self::UnknownPlan { .. } => {
                 "insert its name, capacity and refill_seconds into token_plans, or call create_plan"
             }

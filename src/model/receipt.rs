@@ -91,7 +91,7 @@ impl Receipt {
     }
 }
 
-/// A change to what a grant took: see [`Receipt`]. Only the first one for a receipt counts.
+/// A change to what a grant took, or a charge: see [`Receipt`]. Only the first one for a receipt counts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -116,7 +116,32 @@ impl Adjustment {
         Self { receipt, kind, max_debt: MAX_WAIT_NS }
     }
 
-    /// Limits the debt that a settlement can leave. The wait for the bucket's next token is then at most this long, or as
+    /// Creates a charge: takes `tokens`, 1 or more, of a bucket, also if it holds fewer. The bucket then owes tokens, and denies
+    /// requests until it has refilled.
+    ///
+    /// The bucket must exist: [`Limiter::charge`](crate::Limiter::charge) creates it.
+    #[must_use]
+    pub fn charge(key: Key, tokens: u64) -> Self {
+        Self::new(
+            Receipt { id_of: IdOf::Crate, ..Receipt::new(receipt_id(), key, tokens) },
+            AdjustmentKind::Charge(tokens.max(1)),
+        )
+    }
+
+    /// Creates a charge that is made once for an id: a repetition within a day is [`Repeated`](Adjusted::Repeated).
+    #[must_use]
+    pub fn charge_once(id: Uuid, key: Key, tokens: u64) -> Self {
+        Self::new(Receipt::new(id, key, tokens), AdjustmentKind::Charge(tokens.max(1)))
+    }
+
+    /// The id that the store remembers. A charge without an id of the caller's is not remembered.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn remembered_id(&self) -> Option<String> {
+        let is_remembered = self.receipt.id_of == IdOf::Caller || !matches!(self.kind, AdjustmentKind::Charge(_));
+        is_remembered.then(|| self.receipt.id.hyphenated().to_string())
+    }
+
+    /// Limits the debt that a settlement or a charge can leave. The wait for the bucket's next token is then at most this long, or as
     /// long as that of an empty bucket. Default: 366 days, which is also the maximum.
     ///
     /// Set it if an upstream reports the tokens used. With a quota by fixed windows, tokens come with the first period after
@@ -154,6 +179,8 @@ pub enum AdjustmentKind {
     Refund(u64),
     /// Gives back or charges the difference to this number of used tokens.
     Settle(u64),
+    /// Takes this number of tokens, also if the bucket holds fewer.
+    Charge(u64),
 }
 
 impl AdjustmentKind {
@@ -165,6 +192,7 @@ impl AdjustmentKind {
             Self::Cancel => ("cancel", 0),
             Self::Refund(unused) => ("refund", tokens(unused)),
             Self::Settle(used) => ("settle", tokens(used)),
+            Self::Charge(charged) => ("charge", tokens(charged)),
         }
     }
 }

@@ -192,6 +192,13 @@ impl Take {
         self.indices.push(index);
     }
 
+    /// The request with the limits that a charge is about: those that count its named costs, or else its cost.
+    pub(crate) fn chargeable(&self) -> Self {
+        let mut take = self.clone();
+        take.limits.retain(|limit| if limit.cost_name().is_some() { limit.own_cost } else { self.costs.is_empty() });
+        take
+    }
+
     /// The place of a limit in the caller's request.
     pub(crate) fn index_of(&self, place: usize) -> usize {
         self.indices.get(place).copied().unwrap_or(place)

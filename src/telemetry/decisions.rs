@@ -278,6 +278,7 @@ fn kind(error: &Error) -> &'static str {
             TakeError::Conflict(_)
             | TakeError::LimitKeyTooLong(_)
             | TakeError::MissingCost { .. }
+            | TakeError::NothingToCharge(_)
             | TakeError::UnknownCost(_)
             | TakeError::UnknownBucket(_)
             | TakeError::UnknownPlan { .. }

@@ -122,6 +122,7 @@ macro_rules! for_each_scenario {
             named_limits: a_plan_gains_and_loses_limits,
             named_limits: a_limit_counts_a_cost_of_its_own,
             named_limits: invalid_limits_of_a_plan_are_errors,
+            named_limits: a_charge_takes_more_than_the_bucket_holds,
             plans: the_transcript_of_a_client_by_plan,
             plans: larger_plan_applies_from_the_next_request,
             plans: smaller_plan_limits_tokens_to_its_capacity,

@@ -80,7 +80,11 @@ async fn hammer(database: Database, ids: Vec<String>, until: Instant) -> Report 
     report
 }
 
-/// Whether the server reported the error. A failed statement takes nothing.
+/// Whether the server reported the error. A failed statement takes nothing, unless the server lost the connection to a node of its
+/// cluster meanwhile.
 fn is_refusal(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(sqlx::Error::Database(_)))
+    match error.downcast_ref() {
+        Some(sqlx::Error::Database(error)) => error.code().is_none_or(|code| !code.starts_with("08")),
+        _ => false,
+    }
 }

@@ -12,6 +12,7 @@ use crate::test_db::TestDb;
 mod adjustments;
 mod batches;
 mod extremes;
+mod limits;
 mod refusals;
 mod windows;
 
@@ -32,6 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(adjustments::cases());
     cases.extend(batches::cases());
     cases.extend(extremes::cases());
+    cases.extend(limits::cases());
     cases.extend(refusals::cases());
     cases.extend(windows::cases());
     cases

@@ -1,7 +1,10 @@
 //! Several limits of one key: of a plan, of the code, and of a request.
 
 use tollgate::model::{LimitName, Limits};
-use tollgate::{Admin, Key, Limit, Limiter, Mode, Rule, Store, Take, TakeError, admin::AdminError, admin::Override};
+use tollgate::{
+    Adjusted, Adjustment, Admin, Error, Key, Limit, Limiter, Mode, Rule, Store, Take, TakeError, admin::AdminError,
+    admin::Override,
+};
 use uuid::Uuid;
 
 use super::{World, left, ms};
@@ -129,9 +132,9 @@ pub async fn a_limit_counts_a_cost_of_its_own<W: World>(world: &W) -> anyhow::Re
         let denied = limiter.decide(&call).await?;
         assert_eq!((denied.is_granted(), denied.limit_name()), (false, Some("tokens")));
         let missing = limiter.allow(&account).await.map(drop);
-        assert!(matches!(missing, Err(tollgate::Error::Take(TakeError::MissingCost { .. }))), "{missing:?}");
+        assert!(matches!(missing, Err(Error::Take(TakeError::MissingCost { .. }))), "{missing:?}");
         let unknown = limiter.decide(&call.clone().cost_of(LimitName::try_from("bytes")?, 1)).await.map(drop);
-        assert!(matches!(unknown, Err(tollgate::Error::Take(TakeError::UnknownCost(_)))), "{unknown:?}");
+        assert!(matches!(unknown, Err(Error::Take(TakeError::UnknownCost(_)))), "{unknown:?}");
         assert_eq!(available(world, &account).await?, Some(59), "nothing was taken");
     }
     Ok(())
@@ -152,6 +155,56 @@ pub async fn invalid_limits_of_a_plan_are_errors<W: World>(world: &W) -> anyhow:
         assert!(text.parse::<Limits>().is_err(), "{text}");
     }
     assert!(vec!["1/s"; 17].join(";").parse::<Limits>().is_err());
+    Ok(())
+}
+
+/// Also by a batch, of a bucket that does not exist yet, and of each limit that counts the cost.
+pub async fn a_charge_takes_more_than_the_bucket_holds<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (plan, user, tokens) = (world.key(), world.key(), LimitName::try_from("tokens")?);
+    let limiter = world.limiter_builder().build(Rule::try_from("10/s")?)?;
+    limiter.charge(&user, 25).await?;
+    assert_eq!(available(world, &user).await?, Some(-15));
+    world.at_ms(1500).await?;
+    assert!(!limiter.allow(&user).await?.is_granted());
+    world.at_ms(1600).await?;
+    assert_eq!(left(&limiter.allow(&user).await?), (true, 0));
+    assert_eq!(world.store().peek(&user).await?.map(|level| level.granted()), Some(26));
+
+    // Once for an id.
+    let once = limiter.request(&user)?.cost(3).id(Uuid::new_v4(), ms(1000));
+    assert_eq!((limiter.charge_request(&once).await?, limiter.charge_request(&once).await?), (true, false));
+    let id = Uuid::new_v4();
+    let charges = [(&user, 2), (&user, 2), (&world.key(), 1)]
+        .map(|(key, tokens)| Adjustment::charge_once(id, key.clone(), tokens));
+    let charged = world.store().adjust(&charges).await?;
+    assert_eq!(charged[..2], [Ok(Adjusted::Done(-2)), Ok(Adjusted::Repeated)]);
+    assert!(matches!(charged[2], Err(TakeError::UnknownBucket(_))));
+    assert_eq!(available(world, &user).await?, Some(-5));
+
+    // A quota that never refills is empty, and counts all tokens.
+    let spent = world.key();
+    world.create(&spent, "10 once".parse()?).await?;
+    let provisioned = world.limiter_builder().build(Rule::Provisioned)?;
+    provisioned.charge(&spent, 15).await?;
+    assert_eq!(world.store().peek(&spent).await?.map(|level| (level.available(), level.granted())), Some((0, 15)));
+    assert!(provisioned.charge(world.key(), 1).await.is_err(), "there is no such bucket");
+
+    world.store().create_plan(&plan, "9 once; day: 90/d; tokens: 900/d cost tokens".parse()?).await?;
+    let (planned, user) = (world.limiter_builder().build(Rule::Plan(plan))?, world.key());
+    planned.charge(&user, 4).await?;
+    planned.charge_request(&planned.request(&user)?.cost_of(tokens.clone(), 1000)).await?;
+    let buckets = [user.clone(), user.limit(&LimitName::try_from("day")?), user.limit(&tokens)];
+    let mut levels = Vec::new();
+    for bucket in &buckets {
+        levels.extend(available(world, bucket).await?);
+    }
+    assert_eq!(levels, [5, 86, -100]);
+    for rule in [Rule::try_from("10 in 60s at 5s")?, Rule::try_from("unlimited")?] {
+        let refused = world.limiter_builder().build(rule)?.charge(&user, 1).await;
+        assert!(matches!(refused, Err(Error::Take(TakeError::NothingToCharge(_)))), "{refused:?}");
+    }
+    assert!(matches!(limiter.charge(&user, 0).await, Err(Error::Take(TakeError::ZeroCost))));
     Ok(())
 }
 

@@ -22,14 +22,15 @@ pub(super) async fn adjust(
 
 async fn adjust_one(
     connection: &mut MySqlConnection,
-    Adjustment { receipt, kind, .. }: &Adjustment,
+    adjustment: &Adjustment,
     owner: TransactionOwner,
 ) -> Result<Vec<AdjustedColumns>, sqlx::Error> {
+    let Adjustment { receipt, kind, .. } = adjustment;
     let (kind, tokens) = kind.sql_arguments();
     if receipt.window {
         return sqlx::query_as("call token_adjust_window_v1(?, ?, ?, ?, ?, ?, ?)")
             .bind(kind)
-            .bind(receipt.id.hyphenated().to_string())
+            .bind(adjustment.remembered_id())
             .bind(bytes(&receipt.key))
             .bind(receipt.grant.cost)
             .bind(receipt.grant.scheduled_at)
@@ -40,7 +41,7 @@ async fn adjust_one(
     }
     sqlx::query_as("call token_adjust_v1(?, ?, ?, ?, ?, ?, ?, ?)")
         .bind(kind)
-        .bind(receipt.id.hyphenated().to_string())
+        .bind(adjustment.remembered_id())
         .bind(bytes(&receipt.key))
         .bind(receipt.grant.cost)
         .bind(receipt.grant.granted)

@@ -44,12 +44,14 @@ pub(super) fn limits(request: &SqlRequest, places: impl IntoIterator<Item = usiz
 
 /// The argument of `token_adjust_batch_v1`.
 pub(super) fn adjustments(adjustments: &[Adjustment]) -> String {
-    array(adjustments.iter().map(|Adjustment { receipt, kind, max_debt, .. }| {
+    array(adjustments.iter().map(|adjustment| {
+        let Adjustment { receipt, kind, max_debt } = adjustment;
         let ((kind, tokens), grant) = (kind.sql_arguments(), receipt.grant);
-        let (id, key) = (receipt.id.hyphenated(), hex(Some(receipt.key.as_str())));
+        let id = adjustment.remembered_id().map_or_else(|| "null".to_owned(), |id| format!("\"{id}\""));
+        let key = hex(Some(receipt.key.as_str()));
         let (cost, granted, scheduled_at) = (grant.cost, grant.granted, grant.scheduled_at);
         format!(
-            "[\"{kind}\",\"{id}\",{key},{cost},{granted},{scheduled_at},{tokens},{},{max_debt}]",
+            "[\"{kind}\",{id},{key},{cost},{granted},{scheduled_at},{tokens},{},{max_debt}]",
             u8::from(receipt.window)
         )
     }))

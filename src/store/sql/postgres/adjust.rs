@@ -20,9 +20,10 @@ pub(super) async fn adjust(
 
 async fn adjust_one(
     connection: &mut PgConnection,
-    Adjustment { receipt, kind, max_debt, .. }: &Adjustment,
+    adjustment: &Adjustment,
     timeout: &LockTimeout,
 ) -> Result<AdjustedColumns, sqlx::Error> {
+    let Adjustment { receipt, kind, max_debt, .. } = adjustment;
     let (kind, tokens) = kind.sql_arguments();
     if receipt.window {
         let text = locking!(
@@ -34,7 +35,7 @@ async fn adjust_one(
         );
         let query = sqlx::query_as(text)
             .bind(kind)
-            .bind(receipt.id.hyphenated().to_string())
+            .bind(adjustment.remembered_id())
             .bind(receipt.key.as_str())
             .bind(receipt.grant.cost)
             .bind(receipt.grant.scheduled_at)
@@ -50,7 +51,7 @@ async fn adjust_one(
     );
     let query = sqlx::query_as(text)
         .bind(kind)
-        .bind(receipt.id.hyphenated().to_string())
+        .bind(adjustment.remembered_id())
         .bind(receipt.key.as_str())
         .bind(receipt.grant.cost)
         .bind(receipt.grant.granted)
@@ -76,7 +77,7 @@ async fn adjust_many(
     );
     let query = sqlx::query_as(text)
         .bind(arguments().map(|(kind, _)| kind).collect::<Vec<_>>())
-        .bind(receipts().map(|receipt| receipt.id.hyphenated().to_string()).collect::<Vec<_>>())
+        .bind(adjustments.iter().map(Adjustment::remembered_id).collect::<Vec<_>>())
         .bind(receipts().map(|receipt| receipt.key.as_str()).collect::<Vec<_>>())
         .bind(receipts().map(|receipt| receipt.grant.cost).collect::<Vec<_>>())
         .bind(receipts().map(|receipt| receipt.grant.granted).collect::<Vec<_>>())

@@ -110,6 +110,8 @@ impl AdjustmentRows {
         if stored.is_some() {
             self.receipts.rows[receipt_place].row = stored;
             self.receipts.rows[receipt_place].is_changed = true;
+        }
+        if matches!(adjusted, Ok(Adjusted::Done(_))) {
             if receipt.window {
                 self.windows.rows[place].is_changed = true;
             } else {

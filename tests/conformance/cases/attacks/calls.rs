@@ -164,6 +164,7 @@ impl<'a> Draw<'a> {
             return ["null", "'{}'", "'[[]]'", "'[[\"'", "''"][self.random.usize(..5)].into();
         }
         let fields: &[&str] = match (routine, parameter) {
+            ("request_tokens_all", _) => &["p_id", "p_tokens", "p_plan"],
             ("request_tokens_many", _) => &["p_id", "p_tokens"],
             ("token_count_denials_v1", _) => &["hex", "p_denied"],
             (_, "p_ids") => &["hex"],

@@ -1,0 +1,61 @@
+use std::process::ExitCode;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tollgate::{Key, Limit, Store};
+use uuid::Uuid;
+
+use crate::output::{say, say_json};
+use crate::quota_args::key;
+use crate::request::{RequestArgs, limiter};
+use crate::text::{counted, plain};
+
+/// Take tokens that were used already, also if the bucket holds fewer
+///
+/// The bucket then denies requests until it has refilled.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n\
+\x20 tollgate charge user:42 --cost 1200 --plan free\n\
+\x20 tollgate charge account:7 --plan llm --cost-of tokens=1200 --id $(uuidgen)")]
+pub(crate) struct Args {
+    #[arg(value_name = "KEY", value_parser = key)]
+    key: Key,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// The charge's id, to repeat a charge whose outcome is unknown without charging twice
+    #[arg(long, value_name = "UUID")]
+    id: Option<Uuid>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A charge.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ChargeJson {
+    /// Whether the tokens were charged. False: a charge with this id was made before.
+    charged: bool,
+    /// The tokens left, of the limit with the fewest. Negative: owed.
+    available: i64,
+}
+
+impl Args {
+    pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
+        let limiter = limiter(store)?;
+        let take = self.request.take(std::slice::from_ref(&self.key));
+        let take = self.id.into_iter().fold(take, |take, id| take.id(id, REMEMBERED));
+        let charged = limiter.charge_request(&take).await?;
+        let rule = self.request.rule();
+        let available = limiter.peek_limit(&Limit::new(self.key.clone(), rule)).await?.available();
+        if self.json {
+            say_json(&ChargeJson { charged, available })?;
+        } else {
+            let outcome = if charged { "charged" } else { "charged before, with this id" };
+            say(format!("{}: {outcome}; {} available", plain(self.key.as_str()), counted(available, "token")))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The store remembers a charge for a day, whatever the request says.
+const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(86_400);
