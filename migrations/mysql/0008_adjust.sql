@@ -114,7 +114,7 @@ end adjust;
 -- Arguments: p_kind        'cancel': the tokens will not be used, and their time has not passed. Gives back the tokens that no
 --                          later request queues behind
 --                          'refund': p_tokens were not used
---                          'settle': the request cost p_tokens in the end, more or fewer than were taken
+--                          'settle': the request cost p_tokens in the end, more or fewer than were taken.
 --                          'charge': p_tokens were used without a grant
 --            p_receipt     id of the request, or an id of this adjustment; null: a charge that is not remembered
 --            p_id          the bucket

@@ -48,6 +48,26 @@ impl<DB: Dialect> SqlStore<DB> {
         Ok(Self::from(own_pool(checked_options::<DB>(url, durability)?, durability)))
     }
 
+    /// Sets how many connections the pool of a store that [`connect`](Self::connect) created opens at most. Default: 8. Give it at least
+    /// 2, because a locked bucket occupies one.
+    ///
+    /// Opens a new pool with the options of the store's, and does not share the connections of a pool of your own.
+    ///
+    /// ```no_run
+    /// use tollgate::{store::Durability, PgStore};
+    ///
+    /// # fn example() -> Result<(), tollgate::Error> {
+    /// let store = PgStore::connect("postgres://app:secret@db/app", Durability::Synchronous)?.max_connections(2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn max_connections(mut self, connections: u32) -> Self {
+        let options = self.pool.options().clone().max_connections(connections.max(1));
+        self.pool = options.connect_lazy_with((*self.pool.connect_options()).clone());
+        self
+    }
+
     /// Parses a URL as [`connect`](Self::connect) does: for a pool of your own. Logs no value of the URL.
     ///
     /// # Errors

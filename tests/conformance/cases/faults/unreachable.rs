@@ -95,7 +95,8 @@ async fn a_url_of_no_database_is_unavailable(db: TestDb) -> anyhow::Result<()> {
 }
 
 async fn setting_refused_by_a_pooler_is_reported(db: TestDb) -> anyhow::Result<()> {
-    let store = PgStore::connect(&db.engine.url()?, Durability::Asynchronous)?;
+    let store = PgStore::connect(&db.engine.url()?, Durability::Asynchronous)?.max_connections(2);
+    assert_eq!(store.pool().options().get_max_connections(), 2);
     let error = take(&store, &db.key()).await.expect_err("it refuses the setting");
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
     let message = error.to_string();
