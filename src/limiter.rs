@@ -220,7 +220,8 @@ impl<S: Store> Limiter<S> {
     /// it has refilled.
     ///
     /// Use it where the cost is known only afterwards, such as the tokens of a stream: take one token before, and charge the others
-    /// at the end. A charge is never denied, regardless of modes. With several limits in the plan or rule, charges those without a
+    /// at the end. A charge is never denied, regardless of the store's modes. It does nothing if the limiter's own
+    /// [mode](Self::set_mode) is off or block, or if the bucket does not exist and its mode is off. With several limits in the plan or rule, charges those without a
     /// [cost of their own](crate::model::NamedLimit::cost). The debt ends after 366 days at most. A quota that never refills owes
     /// nothing: its bucket is empty then. The [count of grants](BucketLevel::granted) includes all tokens.
     ///
@@ -255,12 +256,13 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Charges the cost of a request that you build, for instance with an [id](Take::id). Returns whether it was charged: false if a
-    /// request with this id was charged within a day. A request that states [costs with names](Take::cost_of) charges the limits that
+    /// charge with this id was made within a day, or if the limiter's own mode is off or block. A request that states [costs with names](Take::cost_of) charges the limits that
     /// count them, and no others.
     ///
     /// # Errors
     ///
-    /// As for [`charge`](Self::charge). After an unknown outcome, repeat a request with an id.
+    /// As for [`charge`](Self::charge). Also if the id is that of a granted request. After an unknown outcome, repeat a charge with
+    /// an id.
     ///
     /// # Cancel safety
     ///
@@ -270,7 +272,7 @@ impl<S: Store> Limiter<S> {
             return Ok(false);
         }
         let expanded = self.policy.within_deadline(pin!(expand(self.store(), take))).await?;
-        let take = expanded.as_ref().unwrap_or(take).chargeable();
+        let take = expanded.as_ref().unwrap_or(take).chargeable()?;
         Checked::try_from(&take)?;
         let mut is_charged = true;
         let mut left: Vec<&Limit> = take.limits().collect();
@@ -295,7 +297,8 @@ impl<S: Store> Limiter<S> {
                 return Ok(is_charged);
             }
         }
-        Err(TakeError::UnknownBucket(left[0].key().clone()).into())
+        // The mode is off, in which requests create no bucket.
+        Ok(is_charged)
     }
 
     /// Reads a key's tokens without taking any: see [`BucketLevel::available`], which is negative if requests wait for them.

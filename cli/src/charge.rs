@@ -35,8 +35,8 @@ pub(crate) struct Args {
 pub(crate) struct ChargeJson {
     /// Whether the tokens were charged. False: a charge with this id was made before.
     charged: bool,
-    /// The tokens left, of the limit with the fewest. Negative: owed.
-    available: i64,
+    /// The tokens left, of the limit with the fewest. Negative: owed. Null: they cannot be read.
+    available: Option<i64>,
 }
 
 impl Args {
@@ -45,13 +45,15 @@ impl Args {
         let take = self.request.take(std::slice::from_ref(&self.key));
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, REMEMBERED));
         let charged = limiter.charge_request(&take).await?;
-        let rule = self.request.rule();
-        let available = limiter.peek_limit(&Limit::new(self.key.clone(), rule)).await?.available();
+        // The charge is made, also if the role may not read.
+        let level = limiter.peek_limit(&Limit::new(self.key.clone(), self.request.rule())).await;
+        let available = level.ok().map(|level| level.available());
         if self.json {
             say_json(&ChargeJson { charged, available })?;
         } else {
             let outcome = if charged { "charged" } else { "charged before, with this id" };
-            say(format!("{}: {outcome}; {} available", plain(self.key.as_str()), counted(available, "token")))?;
+            let left = available.map_or_else(String::new, |left| format!("; {} available", counted(left, "token")));
+            say(format!("{}: {outcome}{left}", plain(self.key.as_str())))?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -74,7 +74,8 @@ impl Args {
 pub(crate) struct TakeJson {
     /// Whether you can use the tokens.
     granted: bool,
-    /// The bucket that decided: the one that denies for longest, or has tokens left for the fewest such requests.
+    /// The bucket that decided: the one that denies for longest, or has tokens left for the fewest such requests. That of a further
+    /// limit is the key, U+0001 and the name of the limit.
     key: String,
     /// The tokens left in the bucket. Null: no limit.
     remaining: Option<u64>,
@@ -90,8 +91,8 @@ pub(crate) struct TakeJson {
 }
 
 /// The deciding bucket: with several buckets, the one with the longest retry time, or with tokens for the fewest such requests.
-fn decided_by<'t>(take: &'t Take, decision: &Decision) -> &'t Key {
-    take.keys().nth(decision.limit_index()).unwrap_or_else(|| take.key())
+fn decided_by<'t>(take: &'t Take, decision: &'t Decision) -> &'t Key {
+    decision.bucket().or_else(|| take.keys().nth(decision.limit_index())).unwrap_or_else(|| take.key())
 }
 
 /// The answer as one line of text.

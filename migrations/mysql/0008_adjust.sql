@@ -59,7 +59,9 @@ adjust: begin
   end if;
   if p_kind = 'cancel' and v_now > p_scheduled_at then
     set o_outcome = 'late';
-  elseif v_state <> 'open' or v_known_cost <> p_cost or p_kind = 'charge' and not v_new and p_receipt is not null then
+  elseif p_kind = 'charge' and v_state is not null and v_known_granted <> 0 then
+    set o_outcome = 'reused';
+  elseif v_state <> 'open' or v_known_cost <> p_cost or p_kind = 'charge' and v_state is not null then
     set o_outcome = 'repeated';
   elseif v_burst is null then
     set o_outcome = 'unknown';
@@ -125,6 +127,7 @@ end adjust;
 --            outcome       'done'; with other outcomes, nothing changes
 --                          'late': the time has passed, or the receipt expired
 --                          'repeated': already adjusted · 'unknown': no such bucket
+--                          'reused': the id of a charge is that of a request
 --            given_back    tokens; negative: tokens charged in addition
 -- Errors:    22023 arguments out of range
 -- Locks:     the bucket's row, then the receipt, in its own transaction unless the caller has one

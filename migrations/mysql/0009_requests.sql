@@ -104,7 +104,7 @@ begin
     resignal;
   end;
 
-  call token_take_all_v1(p_limits, least(p_max_wait_ms, 31622400000) * 1000000, p_request_id, c_day, true, v_answers);
+  call token_take_all_v1(p_limits, least(p_max_wait_ms, 31622400000) * 1000000, p_request_id, c_day, false, v_answers);
   -- MariaDB truncates a longer array silently. A join can exceed the session's max_join_size.
   set group_concat_max_len = 1000000000, sql_big_selects = 1;
   with answer as (
@@ -666,7 +666,7 @@ sql security definer
 begin
   declare v_owns_transaction, v_done boolean default false;
   declare v_charged boolean default true;
-  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
+  declare v_charges int default 0;
   declare v_suffix varchar(33) character set ascii;
   declare v_id, v_plan varchar(256) character set utf8mb4;
   declare v_outcome varchar(10) character set ascii;
@@ -682,7 +682,6 @@ begin
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout;
     if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
@@ -703,23 +702,29 @@ begin
   charge: loop
     fetch v_limits into v_suffix;
     if v_done then leave charge; end if;
-    set v_id = concat(p_id, v_suffix), v_plan = concat(p_plan, v_suffix);
+    set v_id = concat(p_id, v_suffix), v_plan = concat(p_plan, v_suffix), v_charges = v_charges + 1;
     call token_adjust('charge', p_request_id, v_id, 1, 0, 0, p_tokens, null, v_outcome, v_given_back);
     if v_outcome = 'unknown' and v_plan is not null then
       -- Creates the bucket.
       call token_throttle_v1(v_id, null, 0, null, null, null, v_plan, false, v_outcome);
       if v_outcome = 'unchanged' then
         call token_adjust('charge', p_request_id, v_id, 1, 0, 0, p_tokens, null, v_outcome, v_given_back);
+        -- The mode is 'off', and there is still no bucket.
+        set v_outcome = if(v_outcome = 'unknown', 'done', v_outcome);
       end if;
     end if;
     if v_outcome not in ('done', 'repeated') then
       call token_raise_undecided(v_id, p_request_id, v_outcome, null);
     end if;
     set v_charged = v_charged and v_outcome = 'done';
-    select available into v_least from token_bucket_levels where id_bytes = cast(v_id as binary);
-    set v_available = least(coalesce(v_available, v_least), v_least), v_done = false;
+    select max(available) into v_least from token_bucket_levels where id_bytes = cast(v_id as binary);
+    set v_available = coalesce(least(v_available, v_least), v_available, v_least), v_done = false;
   end loop;
   close v_limits;
+  if v_charges = 0 then
+    signal sqlstate '22023' set message_text =
+      'tollgate: each limit of this plan counts a cost with a name: charge the bucket of the limit';
+  end if;
   if v_owns_transaction then commit and no chain no release; end if;
   select v_charged as charged, v_available as available;
 end;

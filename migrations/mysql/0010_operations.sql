@@ -164,7 +164,7 @@ begin
 end;
 
 -- token_create_plan_limit: adds a limit to a plan, or changes its quota. A request under the plan takes from all of its limits,
--- or from none. The mode does not change.
+-- or from none. A new limit has the mode of the first one.
 --
 -- Arguments: p_plan            an existing plan, whose quota is the first limit
 --            p_limit_name      a letter, then up to 31 letters, digits, - and _
@@ -182,29 +182,42 @@ modifies sql data
 sql security definer
 begin
   declare v_plan varbinary(1024) default cast(p_plan as binary);
-  declare v_name varbinary(1024);
+  declare v_name varbinary(1024) default concat(v_plan, x'01', cast(p_limit_name as binary));
+  declare v_mode varchar(7) character set ascii collate ascii_bin;
+  declare v_mode_reason text character set utf8mb4;
+  declare v_mode_until datetime(6);
+  declare v_known, v_is_first boolean default false;
   declare v_place bigint;
   declare v_owns_transaction boolean default false;
-  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout;
     if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(true, v_owns_transaction);
-  select max(name) into v_name from token_plans where name = v_plan for update;
-  if v_name is null then
+  call token_begin(false, v_owns_transaction);
+  select count(*) > 0, max(mode), max(mode_reason), max(mode_until) into v_known, v_mode, v_mode_reason, v_mode_until
+    from token_plans where name = v_plan for update;
+  if not v_known then
     signal sqlstate '45000' set message_text =
       'tollgate: there is no such plan: call token_create_plan(name, capacity, refill_seconds, refill), its first limit';
   end if;
-  call token_create_plan(concat(p_plan, convert(x'01' using utf8mb4), p_limit_name), p_capacity, p_refill_seconds, p_refill);
   insert ignore into token_plan_limits (plan, place) values (v_plan, 1);
-  select max(place) + 1 into v_place from token_plan_limits where plan = v_plan;
-  insert into token_plan_limits (plan, place, limit_name, cost_name) values (v_plan, v_place, p_limit_name, p_cost_name)
-  on duplicate key update cost_name = p_cost_name;
-  set innodb_lock_wait_timeout = v_lock_wait_timeout;
+  select max(place) + 1, coalesce(max(place = 1 and limit_name = p_limit_name), false) into v_place, v_is_first
+    from token_plan_limits where plan = v_plan for update;
+  if v_is_first then
+    signal sqlstate '22023' set message_text = 'tollgate: this is the first limit of the plan: call token_create_plan to change it';
+  end if;
+  select count(*) > 0 into v_known from token_plans where name = v_name for update;
+  call token_create_plan(convert(v_name using utf8mb4), p_capacity, p_refill_seconds, p_refill);
+  if not v_known then
+    update token_plans set mode = v_mode, mode_reason = v_mode_reason, mode_until = v_mode_until where name = v_name;
+  end if;
+  if exists (select 1 from token_plan_limits where plan = v_plan and limit_name = p_limit_name) then
+    update token_plan_limits set cost_name = p_cost_name where plan = v_plan and limit_name = p_limit_name;
+  else
+    insert into token_plan_limits (plan, place, limit_name, cost_name) values (v_plan, v_place, p_limit_name, p_cost_name);
+  end if;
   if v_owns_transaction then commit and no chain no release; end if;
 end;
 
@@ -223,19 +236,16 @@ begin
   declare v_plan varbinary(1024) default cast(p_plan as binary);
   declare v_found boolean;
   declare v_owns_transaction boolean default false;
-  declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare exit handler for sqlexception
   begin
-    set innodb_lock_wait_timeout = v_lock_wait_timeout;
     if v_owns_transaction then rollback and no chain no release; end if;
     resignal;
   end;
 
-  call token_begin(true, v_owns_transaction);
+  call token_begin(false, v_owns_transaction);
   select count(*) > 0 into v_found from token_plans where name = v_plan for update;
   delete from token_plans where name = v_plan or name > concat(v_plan, x'01') and name < concat(v_plan, x'02');
   delete from token_plan_limits where plan = v_plan;
-  set innodb_lock_wait_timeout = v_lock_wait_timeout;
   if v_owns_transaction then commit and no chain no release; end if;
   select v_found as found;
 end;

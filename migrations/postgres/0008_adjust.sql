@@ -14,6 +14,7 @@
 -- Result:    outcome         'done'; with other outcomes, nothing changes
 --                            'late': the time has passed, or the receipt expired
 --                            'repeated': already adjusted · 'unknown': no such bucket
+--                            'reused': the id of a charge is that of a request
 --            given_back      tokens; negative: tokens charged in addition
 -- Errors:    22023 arguments out of range
 -- Locks:     the bucket's row, then the receipt
@@ -57,6 +58,7 @@ begin
   outcome := case
     when p_kind = 'cancel' and v_now > p_scheduled_at then 'late'
     when p_kind = 'settle' and (not v_known or r.expires_at <= v_now) then 'late'
+    when p_kind = 'charge' and r.granted <> 0 then 'reused'
     when v_known and (p_kind = 'charge' or r.state <> 'open' or r.cost <> p_cost) then 'repeated'
     when b.id is null then 'unknown'
     when p_kind = 'cancel' and v_later < 0 then 'late'
@@ -66,13 +68,14 @@ begin
     return;
   end if;
 
-  insert into tollgate.token_receipts as t (id, bucket, cost, granted, scheduled_at, state, expires_at)
-  select p_receipt, p_id, p_cost, p_granted, p_scheduled_at,
-         case when p_kind = 'cancel' then 'cancelled' when p_kind = 'refund' then 'refunded' else 'settled' end,
-         least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year)
-   where p_receipt is not null
-  on conflict (id, bucket) do update
-     set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
+  if p_receipt is not null then
+    insert into tollgate.token_receipts as t (id, bucket, cost, granted, scheduled_at, state, expires_at)
+    values (p_receipt, p_id, p_cost, p_granted, p_scheduled_at,
+            case when p_kind = 'cancel' then 'cancelled' when p_kind = 'refund' then 'refunded' else 'settled' end,
+            least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
+    on conflict (id, bucket) do update
+       set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
+  end if;
   v_clock := tollgate.bucket_clock(b, v_now);
   if p_kind = 'cancel' then
     given_back := greatest(p_cost - v_later, 0);

@@ -558,14 +558,13 @@ begin
                     quote_nullable(left(p_id, 255)), p_tokens
       using errcode = 'invalid_parameter_value';
   end if;
-  charged := true;
   for v_limit in
     select p_id || s.suffix as id, p_plan || s.suffix as plan
-      from (select case when l.place = 1 then '' else chr(1) || l.limit_name end as suffix, l.place
+      from (select case when l.place = 1 then '' else chr(1) || l.limit_name end as suffix
               from tollgate.token_plan_limits l where l.plan = p_plan and l.cost_name is null
              union all
-            select '', 1 where not exists (select from tollgate.token_plan_limits l where l.plan = p_plan)) s
-     order by s.place
+            select '' where not exists (select from tollgate.token_plan_limits l where l.plan = p_plan)) s
+     order by s.suffix collate "C"
   loop
     v_outcome := (tollgate.adjust_v1('charge', p_request_id, v_limit.id, 1, 0, 0, p_tokens::bigint)).outcome;
     if v_outcome = 'unknown' and p_plan is not null then
@@ -573,6 +572,8 @@ begin
       v_outcome := tollgate.throttle_v1(v_limit.id, null, 0, null, null, null, v_limit.plan);
       if v_outcome = 'unchanged' then
         v_outcome := (tollgate.adjust_v1('charge', p_request_id, v_limit.id, 1, 0, 0, p_tokens::bigint)).outcome;
+        -- The mode is 'off', and there is still no bucket.
+        v_outcome := case v_outcome when 'unknown' then 'done' else v_outcome end;
       end if;
     end if;
     if v_outcome not in ('done', 'repeated') then
@@ -580,9 +581,13 @@ begin
                                        row(v_outcome, null, null, null, null, null, null, null, null, null,
                                            null)::tollgate.taken_v1);
     end if;
-    charged := charged and v_outcome = 'done';
+    charged := coalesce(charged, true) and v_outcome = 'done';
     available := least(available, (select p.available from tollgate.peek(v_limit.id) p));
   end loop;
+  if charged is null then
+    raise exception 'tollgate: each limit of plan % counts a cost with a name', quote_literal(p_plan)
+      using errcode = 'invalid_parameter_value', hint = 'Charge the bucket of the limit: see limit_ids.';
+  end if;
 end
 $$;
 

@@ -92,7 +92,7 @@ end
 $$;
 
 -- create_plan_limit: adds a limit to a plan, or changes its quota. A request under the plan takes from all of its limits, or from
--- none. The mode does not change.
+-- none. A new limit has the mode of the first one.
 --
 -- Arguments: p_plan            an existing plan, whose quota is the first limit
 --            p_limit_name      a letter, then up to 31 letters, digits, - and _
@@ -108,17 +108,33 @@ returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  c_name   constant text := p_plan || chr(1) || p_limit_name;
+  v_plan   tollgate.token_plans;
+  v_is_new boolean;
 begin
-  perform from tollgate.token_plans p where p.name = p_plan for update;
+  select p.* into v_plan from tollgate.token_plans p where p.name = p_plan for update;
   if not found then
     raise exception 'tollgate: there is no plan %', quote_nullable(left(p_plan, 255))
       using errcode = 'no_data_found', hint = 'Make it with its first limit: select tollgate.create_plan(name, 100, 60);';
   end if;
-  perform tollgate.create_plan(p_plan || chr(1) || p_limit_name, p_capacity, p_refill_seconds, p_refill);
   insert into tollgate.token_plan_limits (plan, place) values (p_plan, 1) on conflict do nothing;
-  insert into tollgate.token_plan_limits (plan, place, limit_name, cost_name)
-  select p_plan, max(l.place) + 1, p_limit_name, p_cost_name from tollgate.token_plan_limits l where l.plan = p_plan
-  on conflict (plan, limit_name) do update set cost_name = excluded.cost_name;
+  if exists (select from tollgate.token_plan_limits l where l.plan = p_plan and l.place = 1 and l.limit_name = p_limit_name) then
+    raise exception 'tollgate: % is the first limit of plan %', quote_literal(p_limit_name), quote_literal(p_plan)
+      using errcode = 'invalid_parameter_value', hint = 'Change it by create_plan.';
+  end if;
+  v_is_new := not exists (select from tollgate.token_plans p where p.name = c_name);
+  perform tollgate.create_plan(c_name, p_capacity, p_refill_seconds, p_refill);
+  if v_is_new then
+    update tollgate.token_plans p
+       set mode = v_plan.mode, mode_reason = v_plan.mode_reason, mode_until = v_plan.mode_until
+     where p.name = c_name;
+  end if;
+  update tollgate.token_plan_limits l set cost_name = p_cost_name where l.plan = p_plan and l.limit_name = p_limit_name;
+  if not found then
+    insert into tollgate.token_plan_limits (plan, place, limit_name, cost_name)
+    select p_plan, max(l.place) + 1, p_limit_name, p_cost_name from tollgate.token_plan_limits l where l.plan = p_plan;
+  end if;
 end
 $$;
 

@@ -206,6 +206,7 @@ pub enum Fallback {
     /// Decides by a bucket for each key in this process, under a quota that is safe for one process. A request's
     /// [minimum remaining](crate::Limit::min_remaining) does not apply to it.
     ///
+    /// With a plan of several limits, the quota replaces the first, and the others do not apply.
     /// With several limits, the quota replaces the limiter's own (the first) and those whose limits are in the database (plans and
     /// provisioned buckets). Other limits keep the quotas that the request states, in each process by itself. A limit that counts
     /// something else [states its own quota](crate::Limit::fallback_quota).
@@ -217,7 +218,7 @@ pub enum Fallback {
 impl Fallback {
     /// Decides as [`Local`](Self::Local) does, under the quota that a function returns for a limit, such as one for each plan.
     ///
-    /// Applies to the limits that the quota of `Local` would replace. [`Quota::unlimited`] grants all requests. If the function
+    /// Applies to the limits that the quota of `Local` would replace, and to each limit of a plan: see [`Limit::name`]. [`Quota::unlimited`] grants all requests. If the function
     /// returns another quota than before, the local bucket of the key keeps its tokens, up to the new capacity.
     ///
     /// ```
@@ -241,8 +242,15 @@ impl Fallback {
     fn local_quota(&self, limit: &Limit) -> Option<Quota> {
         match self {
             Self::Open | Self::Closed(_) => None,
+            // The quota is about the first limit of a plan. The others are unknown here, or count something else.
+            Self::Local(_) if limit.key().limit_name().is_some() && limit.rule().plan().is_some() => {
+                Some(Quota::unlimited())
+            }
             Self::Local(quota) => Some(*quota),
-            Self::LocalBy(LocalQuotas(quota)) => Some(quota(limit)),
+            Self::LocalBy(LocalQuotas(quota)) => match limit.rule().plan().filter(|plan| plan.limit_name().is_some()) {
+                Some(plan) => Some(quota(&limit.under(Rule::Plan(plan.without_limit())))),
+                None => Some(quota(limit)),
+            },
         }
     }
 }

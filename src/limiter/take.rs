@@ -8,7 +8,7 @@ use super::Limiter;
 use super::reservation::{Reservation, ScheduledReservation};
 use super::settings::CurrentMode;
 use crate::layers::deny_cache::CacheMiss;
-use crate::model::{Checked, Decision, Error, Key, Mode, Receipt, Source, Take};
+use crate::model::{Checked, Decision, Error, Key, Mode, Receipt, Source, Take, TakeError};
 use crate::store::Store;
 use crate::store::interface::{expand, expand_known};
 use crate::telemetry::{DecisionTimer, GaugeShare, WAITERS};
@@ -141,11 +141,24 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn decide(&self, take: &Take) -> Result<Decision, Error> {
-        match self.expand(take).await? {
-            Ok(None) => self.decide_each(take).await,
-            Ok(Some(take)) => self.decide_each(&take).await,
-            Err(decision) => Ok(decision),
+        self.decide_expanded(take).await.map(|(_, decision)| decision)
+    }
+
+    /// Decides a request. Also returns the request for each limit of its plans and rules, if they have several.
+    async fn decide_expanded(&self, take: &Take) -> Result<(Option<Box<Take>>, Decision), Error> {
+        for is_last in [false, true] {
+            let expanded = match self.expand(take).await? {
+                Ok(expanded) => expanded,
+                Err(decision) => return Ok((None, decision)),
+            };
+            match self.decide_each(expanded.as_deref().unwrap_or(take)).await {
+                // The limit was removed from the plan since this process read it. The store has forgotten the plan.
+                Err(Error::Take(TakeError::UnknownPlan { plan: Some(plan), .. }))
+                    if !is_last && plan.limit_name().is_some() => {}
+                answer => return Ok((expanded, answer?)),
+            }
         }
+        unreachable!("the second attempt is the last one")
     }
 
     /// The request for each limit of its plans and rules, if they have several. `Err`: the fallback's answer, if a plan cannot be
@@ -166,15 +179,16 @@ impl<S: Store> Limiter<S> {
             };
             self.policy.call(take.key(), pin!(reading)).await
         };
-        let answer = match read {
-            Ok(_) => return Ok(Ok(expanded.map(Box::new))),
-            Err(failure) => match Checked::try_from(take) {
-                Ok(checked) => self.fall_back(checked, failure),
-                Err(_) => self.policy.fall_back(take, failure),
-            },
-        };
-        self.end(begun, take, answer.as_ref());
-        answer.map(Err)
+        match read {
+            Ok(_) => Ok(Ok(expanded.map(Box::new))),
+            Err(failure) => {
+                let take = take.without_named_costs();
+                let answer =
+                    Checked::try_from(&take).map_err(Error::Take).and_then(|take| self.fall_back(take, failure));
+                self.end(begun, &take, answer.as_ref());
+                answer.map(Err)
+            }
+        }
     }
 
     /// Decides a request with one limit for each bucket.
@@ -254,13 +268,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// As for [`allow_n`](Self::allow_n).
     pub async fn reserve_request(&self, take: &Take) -> Result<Reservation<S>, Error> {
-        let (expanded, decision) = match self.expand(take).await? {
-            Ok(expanded) => {
-                let decision = self.decide_each(expanded.as_deref().unwrap_or(take)).await?;
-                (expanded, decision)
-            }
-            Err(decision) => (None, decision),
-        };
+        let (expanded, decision) = self.decide_expanded(take).await?;
         Ok(Reservation::new(Arc::clone(&self.stack), expanded.as_deref().unwrap_or(take), decision))
     }
 

@@ -384,6 +384,9 @@ pub(crate) fn adjust<A: Account>(
     }
     let stored = match (stored, kind) {
         (Some(stored), AdjustmentKind::Settle(_)) if stored.expires_at <= now => return (Ok(Adjusted::Late), None),
+        (Some(stored), AdjustmentKind::Charge(_)) if stored.grant.granted != 0 => {
+            return (Err(OutcomeCode::Reused), None);
+        }
         (Some(_), AdjustmentKind::Charge(_)) => return (Ok(Adjusted::Repeated), None),
         (Some(stored), _) if stored.state != State::Open || stored.grant.cost != grant.cost => {
             return (Ok(Adjusted::Repeated), None);

@@ -384,6 +384,11 @@ impl Decision {
         self.bucket.as_ref()?.1.as_ref().map(LimitName::as_str)
     }
 
+    /// The place of the limit that decided, in the request for each bucket.
+    pub(crate) fn place(&self) -> usize {
+        self.limit
+    }
+
     /// Returns the id of the bucket that decided, if the request has several.
     #[must_use]
     pub fn bucket(&self) -> Option<&Key> {

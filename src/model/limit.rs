@@ -141,7 +141,9 @@ impl Limit {
 
     /// This limit as one of several of its key, in the bucket of another id.
     pub(crate) fn part(&self, key: Key, rule: Rule, NamedLimit { name, cost, .. }: &NamedLimit) -> Self {
-        let mut part = Self { key, rule, ..self.clone() };
+        // A named cost is the request's, also if this limit has a cost of its own.
+        let own_cost = self.own_cost && cost.is_none();
+        let mut part = Self { key, rule, own_cost, ..self.clone() };
         if name.is_some() || cost.is_some() {
             let details = part.details.get_or_insert_default();
             (details.name, details.cost_name) = (name.clone(), cost.clone());
@@ -165,6 +167,11 @@ impl Limit {
             Some(id) => Adjustment::charge_once(id, self.key.clone(), self.cost),
             None => Adjustment::charge(self.key.clone(), self.cost),
         })
+    }
+
+    /// This limit under another rule.
+    pub(crate) fn under(&self, rule: Rule) -> Self {
+        Self { rule, ..self.clone() }
     }
 
     /// The first of its limits, if it has several.
@@ -194,7 +201,7 @@ impl Limit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// The bucket's own quota, or its plan's. The bucket must be provisioned.
+    /// The bucket's own quota, or that of its plan's first limit. The bucket must be provisioned.
     Provisioned,
     /// The quota of a plan, which an operator can change at any time. The first request creates the bucket, full.
     Plan(Key),

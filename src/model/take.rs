@@ -193,10 +193,24 @@ impl Take {
     }
 
     /// The request with the limits that a charge is about: those that count its named costs, or else its cost.
-    pub(crate) fn chargeable(&self) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such limit.
+    pub(crate) fn chargeable(&self) -> Result<Self, TakeError> {
         let mut take = self.clone();
         take.limits.retain(|limit| if limit.cost_name().is_some() { limit.own_cost } else { self.costs.is_empty() });
-        take
+        let missing = || self.limits.iter().find_map(|limit| Some((limit, limit.cost_name()?)));
+        match missing().filter(|_| take.limits.is_empty()) {
+            Some((limit, cost)) => Err(TakeError::MissingCost { key: limit.key.without_limit(), cost: cost.clone() }),
+            None => Ok(take),
+        }
+    }
+
+    /// The request without its named costs, for an answer that does not depend on its plans.
+    pub(crate) fn without_named_costs(&self) -> Self {
+        let plain = Self { costs: Vec::new(), ..self.clone() };
+        plain.expanded(|_| None).unwrap_or(plain)
     }
 
     /// The place of a limit in the caller's request.
@@ -368,7 +382,8 @@ impl Take {
         if self.limits.iter().any(|limit| limit.cost == 0) {
             return Err(TakeError::ZeroCost);
         }
-        if self.limits.len() > 1 || !self.costs.is_empty() { self.check_several() } else { Ok(()) }
+        let is_plain = self.limits.len() == 1 && self.costs.is_empty() && self.limits[0].cost_name().is_none();
+        if is_plain { Ok(()) } else { self.check_several() }
     }
 
     /// Checks that several limits can be decided together.

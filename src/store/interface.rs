@@ -3,6 +3,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::admin::{AdminError, BucketLevel, SweepResult};
 use crate::model::{
     Adjusted, Adjustment, Checked, Error, Key, Limits, Outcome, Quota, Rule, Take, TakeError, Throttle, Window,
@@ -173,10 +175,8 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
 #[inline]
 pub(crate) fn expand_known<S: Store + ?Sized>(store: &S, take: &Take) -> Result<Option<Take>, UnreadPlan> {
     let Some(store) = take.plans().next().and_then(|_| store.maintenance()) else { return Ok(take.expanded(|_| None)) };
-    if take.plans().any(|plan| store.known_plan(plan).is_none()) {
-        return Err(UnreadPlan);
-    }
-    Ok(take.expanded(|plan| store.known_plan(plan)))
+    let known = take.plans().map(|plan| Some((plan, store.known_plan(plan)?)));
+    Ok(with_plans(take, &known.collect::<Option<KnownPlans<'_>>>().ok_or(UnreadPlan)?))
 }
 
 /// This process has not read a plan of the request.
@@ -185,14 +185,22 @@ pub(crate) struct UnreadPlan;
 
 /// The request for each limit of its plans and rules. Reads the plans that this process does not know.
 pub(crate) async fn expand<S: Store + ?Sized>(store: &S, take: &Take) -> Result<Option<Take>, Error> {
-    let (Err(UnreadPlan), Some(store)) = (expand_known(store, take), store.maintenance()) else {
-        return Ok(expand_known(store, take).unwrap_or_default());
-    };
-    let mut read = Vec::new();
+    let Some(store) = take.plans().next().and_then(|_| store.maintenance()) else { return Ok(take.expanded(|_| None)) };
+    let mut known = KnownPlans::new();
     for plan in take.plans() {
-        read.push((plan, store.read_plan(plan).await?));
+        let limits = match store.known_plan(plan) {
+            Some(limits) => limits,
+            None => store.read_plan(plan).await?,
+        };
+        known.push((plan, limits));
     }
-    Ok(take.expanded(|plan| read.iter().find(|(other, _)| *other == plan).map(|(_, limits)| limits.clone())))
+    Ok(with_plans(take, &known))
+}
+
+type KnownPlans<'a> = SmallVec<[(&'a Key, Limits); 2]>;
+
+fn with_plans(take: &Take, known: &KnownPlans<'_>) -> Option<Take> {
+    take.expanded(|plan| known.iter().find(|(other, _)| *other == plan).map(|(_, limits)| limits.clone()))
 }
 
 /// The requests for each limit of their plans and rules. `None`: all are as they are.

@@ -282,7 +282,10 @@ impl<C: Clock> MemoryStore<C> {
         if let Some(stored) = stored {
             shard.receipts.write(receipt.id, &receipt_key, stored, receipt.id_of);
         }
-        adjusted.map_err(|_| TakeError::UnknownBucket(receipt.key.clone()))
+        adjusted.map_err(|code| match code {
+            OutcomeCode::Reused => TakeError::IdReused(receipt.id),
+            _ => TakeError::UnknownBucket(receipt.key.clone()),
+        })
     }
 
     pub(crate) fn lower(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {

@@ -8,12 +8,12 @@ mod call;
 mod caller_transaction;
 mod connect;
 mod dialect;
+mod endpoints;
 mod file;
 mod instant;
 mod migrate;
 #[cfg(feature = "mysql")]
 mod mysql;
-mod nodes;
 mod plans;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -190,7 +190,7 @@ impl Decisions {
     fn decided(&self, begun: DecisionTimer, take: &Take, decision: &Decision) {
         self.instruments.count(&self.limiter, self.source(decision), begun, decision);
         let (outcome, source, mode) = (decision.outcome(), self.source(decision), decision.mode().as_str());
-        let (limiter, key) = (self.limiter.as_str(), self.key(take, decision.limit_index()));
+        let (limiter, key) = (self.limiter.as_str(), self.key(take, decision.place()));
         if decision.is_granted() {
             event!(TRACE, limiter = limiter, outcome = outcome, source = source, mode = mode, key = key, "decided");
         } else {

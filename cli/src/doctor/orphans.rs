@@ -28,7 +28,10 @@ impl OrphanedBuckets {
     /// Of the counts by absent plan, and of those buckets that follow none.
     fn of(counts: Vec<(Option<String>, u64)>) -> Self {
         let rows_read = counts.iter().map(|(_, buckets)| buckets).sum();
-        let mut plans: Vec<_> = counts.into_iter().filter_map(|(plan, buckets)| Some((plan?, buckets))).collect();
+        // A further limit that was removed from its plan leaves buckets behind, for which nobody asks.
+        let is_plan =
+            |(plan, buckets): (Option<String>, u64)| Some((plan.filter(|plan| !plan.contains('\u{1}'))?, buckets));
+        let mut plans: Vec<_> = counts.into_iter().filter_map(is_plan).collect();
         plans.sort_unstable_by(|(one, more), (other, fewer)| fewer.cmp(more).then_with(|| one.cmp(other)));
         Self { plans, rows_read }
     }
@@ -95,6 +98,10 @@ impl OrphanedBuckets {
 
 /// The command that makes a plan.
 pub(crate) fn recreate_command(name: &str, quota: &str) -> String {
+    if quota.contains(';') {
+        let limits: Vec<String> = quota.split(';').map(|limit| quoted(limit.trim())).collect();
+        return format!("tollgate plan set {} {}", operand(name), limits.join(" "));
+    }
     format!("tollgate plan set --quota {} {}", quoted(quota), operand(name))
 }
 

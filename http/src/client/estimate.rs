@@ -43,7 +43,9 @@ impl Estimate {
     ///
     /// If dropped, the call continues in a task.
     pub async fn settle(&self, used: u64) -> Result<Adjusted, Error> {
-        if self.receipts().len() > 1 {
+        // The buckets of one limit, such as those of a plan, have one cost.
+        let is_of_one_limit = |pair: &[Receipt]| pair[0].key().without_limit() == pair[1].key().without_limit();
+        if !self.receipts().windows(2).all(is_of_one_limit) {
             return Err(TakeError::CostsDiffer.into());
         }
         self.settle_each(|_| Some(used)).await

@@ -27,8 +27,9 @@ struct ChargedLimit {
     is_requested: bool,
     /// Tokens left after the take. `None` if the bucket was not asked.
     remaining: Option<u64>,
-    /// The latest receipt, if the cost is an estimate. Tokens of a revoked reservation belong to the throttle.
-    receipt: Option<Receipt>,
+    /// The latest receipts, one for each bucket of the limit, if the cost is an estimate. Tokens of a revoked reservation belong to the
+    /// throttle.
+    receipts: Vec<Receipt>,
     /// Whether the limit could have denied the request. Otherwise it does not throttle the next one either.
     enforced: bool,
     /// The period of the limit's fixed window, if it has one.
@@ -75,7 +76,7 @@ impl PricedRequest {
         }
         let cost = if limit.has_own_cost() { limit.get_cost() } else { self.cost };
         let reader = Arc::clone(reader);
-        let (is_requested, remaining, receipt, enforced, window) = (true, None, None, true, None);
+        let (is_requested, remaining, receipts, enforced, window) = (true, None, Vec::new(), true, None);
         self.limits.push(ChargedLimit {
             limit,
             is_primary,
@@ -83,7 +84,7 @@ impl PricedRequest {
             reader,
             is_requested,
             remaining,
-            receipt,
+            receipts,
             enforced,
             window,
         });
@@ -117,19 +118,24 @@ impl PricedRequest {
     pub(super) fn record_decision(&mut self, requested: &[Key], decision: &Decision, receipts: &[Receipt]) {
         let is_fallback = decision.source() == Source::Fallback;
         for (index, key) in requested.iter().enumerate() {
-            let limit_decision = decision.each().iter().find(|limit_decision| limit_decision.limit_index() == index);
+            // Several, if the plan or the rule has several limits.
+            let of_limit: Vec<_> = decision.each().iter().filter(|decision| decision.limit_index() == index).collect();
             // A bucket that was not asked cannot be lowered, and a request without a limit cannot be throttled.
             let remaining = if is_fallback {
                 Some(0)
             } else {
-                limit_decision.map(|decision| decision.remaining().unwrap_or(u64::MAX))
+                of_limit.iter().map(|decision| decision.remaining().unwrap_or(u64::MAX)).min()
             };
             if let Some(limit) = self.limits.iter_mut().find(|limit| limit.limit.key() == key) {
                 limit.remaining = remaining;
-                let receipt = receipts.iter().find(|receipt| receipt.key() == key);
-                limit.receipt = receipt.filter(|_| limit.reader.is_estimated()).cloned();
-                limit.enforced = limit_decision.unwrap_or(decision).mode() == Mode::Enforce;
-                limit.window = limit_decision.and_then(Decision::fixed_window);
+                let receipts = receipts.iter().filter(|receipt| receipt.key().without_limit() == *key);
+                limit.receipts = receipts.filter(|_| limit.reader.is_estimated()).cloned().collect();
+                let is_enforced = |decision: &Decision| decision.mode() == Mode::Enforce;
+                limit.enforced = match &of_limit[..] {
+                    [] => is_enforced(decision),
+                    each => each.iter().any(|decision| is_enforced(decision)),
+                };
+                limit.window = of_limit.first().and_then(|decision| decision.fixed_window());
             }
         }
     }
@@ -187,19 +193,18 @@ impl Ticket {
             } else {
                 reported
             };
-            let (settlement, given_back) = limit.settlement(answer, is_refusal);
-            report.settlements.extend(settlement);
-            let ChargedLimit { limit, is_primary, reader, remaining, receipt, enforced, window, .. } = limit;
+            let (settlements, given_back) = limit.settlements(answer, is_refusal);
+            report.settlements.extend(settlements);
+            let ChargedLimit { limit, is_primary, reader, remaining, receipts, enforced, window, .. } = limit;
             let key = limit.key().clone();
             let limit = (!is_primary).then_some(limit);
             let limit_report =
                 throttle.map(|throttle| ReportedLimit { key, limit, throttle, refused, enforced, window });
             let remaining = remaining.unwrap_or(u64::MAX);
-            if let (Some(open), Some(receipt), true) = (&mut report.open_estimates, receipt, reader.settles_later()) {
-                open.push(OpenEstimate {
-                    receipt,
-                    head: limit_report.clone().map(|limit| HeaderReport { limit, remaining }),
-                });
+            if let (Some(open), true) = (&mut report.open_estimates, reader.settles_later()) {
+                // The headers lower the limit's first bucket.
+                let mut head = limit_report.clone().map(|limit| HeaderReport { limit, remaining });
+                open.extend(receipts.into_iter().map(|receipt| OpenEstimate { receipt, head: head.take() }));
             }
             // The settlement must not raise the bucket above the tokens left.
             let known = remaining.saturating_add(given_back);
@@ -214,13 +219,15 @@ impl Ticket {
 }
 
 impl ChargedLimit {
-    /// Returns the settlement of an estimate, and how many tokens it gives back. `None` if the use is unknown or equals
-    /// the estimate.
-    fn settlement(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> (Option<Adjustment>, u64) {
-        let used = self.reader.used(answer, is_refusal).filter(|used| *used != self.cost);
-        match (&self.receipt, used) {
-            (Some(receipt), Some(used)) => (Some(receipt.clone().settle(used)), self.cost.saturating_sub(used)),
-            _ => (None, 0),
+    /// Returns the settlements of an estimate, and how many tokens each gives back. None if the use is unknown or equals the
+    /// estimate.
+    fn settlements(&self, answer: &UpstreamResponse<'_>, is_refusal: bool) -> (Vec<Adjustment>, u64) {
+        match self.reader.used(answer, is_refusal).filter(|used| *used != self.cost) {
+            Some(used) if !self.receipts.is_empty() => {
+                let settlements = self.receipts.iter().map(|receipt| receipt.clone().settle(used));
+                (settlements.collect(), self.cost.saturating_sub(used))
+            }
+            _ => (Vec::new(), 0),
         }
     }
 }

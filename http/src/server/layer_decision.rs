@@ -24,8 +24,17 @@ pub(super) type Limits<'a> = SmallVec<[&'a LayerLimit; 1]>;
 impl LayerDecision<'_> {
     /// Returns the name of the limit that decided: its own beside others of its key, or the name that the layer gives it.
     pub(super) fn limit(&self) -> Arc<str> {
-        let of_layer = || Arc::clone(&self.limits[self.decision.limit_index()].name);
-        self.decision.limit_name().map_or_else(of_layer, Arc::from)
+        self.name(&self.decision)
+    }
+
+    /// Returns the name of a limit. Beside other limits of the layer, its own name follows the layer's.
+    fn name(&self, decision: &Decision) -> Arc<str> {
+        let of_layer = &self.limits[decision.limit_index()].name;
+        match decision.limit_name() {
+            Some(name) if self.limits.len() > 1 => format!("{of_layer}-{name}").into(),
+            Some(name) => name.into(),
+            None => Arc::clone(of_layer),
+        }
     }
 
     /// Returns the limit whose tokens a receipt is about.
@@ -51,12 +60,12 @@ impl LayerDecision<'_> {
         for (decision, requested) in &each {
             let place = decision.limit_index();
             let limit = self.limits[place];
-            let name = decision.limit_name().unwrap_or(&limit.name);
+            let name = self.name(decision);
             if !served || is_limited(decision) {
-                add_rate_limit(headers, name, requested.get_min_remaining(), decision, denied);
+                add_rate_limit(headers, &name, requested.get_min_remaining(), decision, denied);
                 add_policy(
                     headers,
-                    name,
+                    &name,
                     limit.unit.as_deref(),
                     requested.rule(),
                     requested.get_min_remaining(),

@@ -100,7 +100,7 @@ impl<S: Store, C: Clock> Lender<S, C> {
         // Records every wait, also of requests that no lease serves; with several buckets, only for those that cause it.
         for one in decision.each() {
             if let Some(until) = until(one) {
-                self.table.each(take.limits[one.limit_index()].key(), |entry| entry.queue_until(until));
+                self.table.each(take.limits[one.place()].key(), |entry| entry.queue_until(until));
             }
         }
         let noted = self.table.find(&take, |entry| {

@@ -91,7 +91,9 @@ impl<C: Clock> Admin for MemoryStore<C> {
                 row == name || row.without_limit() != *name || limits.of(name).any(|(id, _)| id == *row)
             });
             for (row, NamedLimit { quota, name: limit, cost }) in limits.of(name) {
-                let mode = settings.plans.get(&row).and_then(|plan| plan.mode.clone());
+                // A new further limit has the mode of the first one.
+                let known = settings.plans.get(&row).or_else(|| settings.plans.get(name));
+                let mode = known.and_then(|plan| plan.mode.clone());
                 let plan = Plan { name: row.clone(), limit: limit.clone(), cost: cost.clone(), quota: *quota, mode };
                 settings.plans.insert(row, plan);
             }

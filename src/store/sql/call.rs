@@ -236,6 +236,7 @@ pub(super) fn adjusted(
             "late" => Ok(Ok(Adjusted::Late)),
             "repeated" => Ok(Ok(Adjusted::Repeated)),
             "unknown" => Ok(Err(TakeError::UnknownBucket(receipt.key.clone()))),
+            "reused" => Ok(Err(TakeError::IdReused(receipt.id))),
             other => Err(Error::other(sqlx::Error::Protocol(format!("the outcome {other:?}")))),
         }
     });

@@ -8,8 +8,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Pool};
 
 use super::dialect::Dialect;
-#[cfg(feature = "postgres")]
-use super::nodes::Nodes;
+use super::endpoints::{ConnectOptions, Endpoints};
 use super::retry::{ErrorClass, Failure};
 use super::settings::Durability;
 use super::store::SqlStore;
@@ -46,6 +45,45 @@ impl<DB: Dialect> SqlStore<DB> {
     /// runtime.
     pub fn connect(url: &str, durability: Durability) -> Result<Self, Error> {
         Ok(Self::from(own_pool(checked_options::<DB>(url, durability)?, durability)))
+    }
+
+    /// Creates a store as [`connect`](Self::connect) does, whose connections get their options from a function: for passwords and
+    /// tokens that rotate.
+    ///
+    /// The store calls the function before it connects, and at most ten times a second. So it must return at once, without a
+    /// request of its own: have a task of yours renew a token. After a change of the password, open connections stay, and new ones
+    /// use the new password.
+    ///
+    /// ```no_run
+    /// use tollgate::{store::Durability, Limiter, PgStore};
+    ///
+    /// # async fn example() -> Result<(), tollgate::Error> {
+    /// let durability = Durability::Synchronous;
+    /// let options = PgStore::connect_options("postgres://app@db/app", durability).map_err(tollgate::Error::other)?;
+    /// let store = PgStore::connect_with(
+    ///     move || {
+    ///         let password = std::fs::read_to_string("/run/secrets/database")?;
+    ///         Ok(options.clone().password(password.trim()))
+    ///     },
+    ///     durability,
+    /// )?;
+    /// let limiter = Limiter::new(store, "100/s")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the function does, or outside a Tokio runtime. Later errors of the function are those of calls:
+    /// [`Error::Unavailable`].
+    pub fn connect_with<F>(options: F, durability: Durability) -> Result<Self, Error>
+    where
+        F: Fn() -> Result<ConnectOptions<DB>, sqlx::Error> + Send + Sync + 'static,
+    {
+        let wrong = |error| Failure::new(ErrorClass::Unavailable, error).into_error(1, Duration::ZERO);
+        tokio::runtime::Handle::try_current().map_err(|none| wrong(sqlx::Error::Configuration(none.into())))?;
+        let pool = own_pool(options().map_err(wrong)?, durability);
+        Ok(Self::from(pool).with_endpoints(Endpoints::supplied(Box::new(options))))
     }
 
     /// Sets how many connections the pool of a store that [`connect`](Self::connect) created opens at most. Default: 8. Give it at least
@@ -125,7 +163,7 @@ impl SqlStore<sqlx::Postgres> {
             return Err(Error::Unavailable(Arc::new(sqlx::Error::Configuration("the URL of no node".into()))));
         };
         let pool = own_pool(first.clone(), durability);
-        Ok(Self::from(pool).distributed().on_nodes(Nodes::new(nodes)))
+        Ok(Self::from(pool).distributed().with_endpoints(Endpoints::nodes(nodes)))
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct KnownPlans(Arc<Mutex<HashMap<Key, KnownPlan>>>);
 struct KnownPlan {
     limits: Limits,
     read_at: Instant,
+    /// When a caller was last asked to read the limits again.
+    asked_at: Instant,
 }
 
 impl KnownPlans {
@@ -39,16 +41,16 @@ impl KnownPlans {
     pub(super) fn find(&self, plan: &Key) -> Option<(Limits, bool)> {
         let now = Instant::now();
         let mut plans = self.0.lock();
-        let known = plans.get_mut(plan)?;
-        let is_old = now.saturating_duration_since(known.read_at) > MAX_AGE;
+        let known = plans.get_mut(plan).filter(|known| now.saturating_duration_since(known.read_at) < MAX_KNOWN)?;
+        let is_old = now.saturating_duration_since(known.asked_at) > MAX_AGE;
         if is_old {
             // One caller reads, and the others go on meanwhile.
-            known.read_at = now;
+            known.asked_at = now;
         }
         Some((known.limits.clone(), is_old))
     }
 
-    /// Forgets a plan that this process has changed.
+    /// Forgets a plan that this process has changed, or one of whose limits is not there any more.
     pub(super) fn forget(&self, plan: &Key) {
         self.0.lock().remove(plan);
     }
@@ -59,10 +61,13 @@ impl KnownPlans {
         if plans.len() >= MAX_PLANS && !plans.contains_key(plan) {
             plans.clear();
         }
-        plans.insert(plan.clone(), KnownPlan { limits, read_at: Instant::now() });
+        let read_at = Instant::now();
+        plans.insert(plan.clone(), KnownPlan { limits, read_at, asked_at: read_at });
     }
 }
 
+/// Older limits are unknown, so that the first request after a long time reads them.
+const MAX_KNOWN: Duration = Duration::from_secs(5);
 /// With the time of the read itself, a change shows within a second.
 const MAX_AGE: Duration = Duration::from_millis(900);
 const MAX_PLANS: usize = 10_000;

@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::batches::{CallBatch, split_into_calls};
 use super::call::{self, Counting, RoutineCall, RoutineReply, SqlRequest};
 use super::dialect::{ChangeTime, Dialect, MAX_TAKE_ALL, Operation};
+use super::endpoints::{Endpoints, NODE_PATIENCE};
 use super::file::DatabaseFile;
-use super::nodes::{NODE_PATIENCE, Nodes};
 use super::plans::{self, KnownPlans};
 use super::reconnect::Reconnect;
 use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish_change, finish_conversation, finish_statement};
@@ -46,7 +46,7 @@ pub struct SqlStore<DB: Dialect> {
     retry: Retry,
     reconnect: Reconnect,
     file: DatabaseFile,
-    nodes: Option<Arc<Nodes<DB>>>,
+    endpoints: Option<Arc<Endpoints<DB>>>,
     pub(super) plans: KnownPlans,
 }
 
@@ -78,13 +78,12 @@ impl<DB: Dialect> SqlStore<DB> {
     pub(super) fn with(pool: Pool<DB>, context: DB::CallContext) -> Self {
         let file = DatabaseFile::of(&pool);
         let (retry, reconnect) = (Retry::default(), Reconnect::default());
-        Self { pool, context, isolation: None, retry, reconnect, file, nodes: None, plans: KnownPlans::default() }
+        Self { pool, context, isolation: None, retry, reconnect, file, endpoints: None, plans: KnownPlans::default() }
     }
 
-    /// Connects to several nodes in turn.
-    #[cfg(feature = "postgres")]
-    pub(super) fn on_nodes(self, nodes: Nodes<DB>) -> Self {
-        Self { nodes: Some(Arc::new(nodes)), ..self }
+    /// Takes the options of each new connection from the endpoints.
+    pub(super) fn with_endpoints(self, endpoints: Endpoints<DB>) -> Self {
+        Self { endpoints: Some(Arc::new(endpoints)), ..self }
     }
 
     /// The time that checks an operator's ends.
@@ -187,7 +186,7 @@ impl<DB: Dialect> SqlStore<DB> {
 
     async fn acquire(&self, deadline: Instant) -> Result<PoolConnection<DB>, Failure> {
         self.file.check(&self.pool)?;
-        match self.acquire_from_nodes(deadline).await {
+        match self.acquire_from_endpoints(deadline).await {
             Ok(Ok(mut connection)) => match self.file.check_again() {
                 Ok(()) => Ok(connection),
                 Err(failure) => {
@@ -204,16 +203,21 @@ impl<DB: Dialect> SqlStore<DB> {
     }
 
     /// Waits for a connection, for a part of the time at each node if there are several.
-    async fn acquire_from_nodes(&self, deadline: Instant) -> Result<Result<PoolConnection<DB>, sqlx::Error>, Elapsed> {
-        if let Some(nodes) = &self.nodes {
-            if self.pool.num_idle() == 0 {
-                nodes.turn(&self.pool);
+    async fn acquire_from_endpoints(
+        &self,
+        deadline: Instant,
+    ) -> Result<Result<PoolConnection<DB>, sqlx::Error>, Elapsed> {
+        if let Some(endpoints) = &self.endpoints {
+            if let Err(error) = endpoints.prepare(&self.pool) {
+                return Ok(Err(error));
             }
             while Instant::now() + NODE_PATIENCE < deadline {
                 if let Ok(acquired) = timeout(NODE_PATIENCE, self.reconnect.acquire(&self.pool)).await {
                     return Ok(acquired);
                 }
-                nodes.turn(&self.pool);
+                if let Err(error) = endpoints.turn(&self.pool) {
+                    return Ok(Err(error));
+                }
             }
         }
         timeout_at(deadline, self.reconnect.acquire(&self.pool)).await
@@ -259,8 +263,8 @@ type AttemptsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<(T, u32), Error>
 impl<DB: Dialect> Clone for SqlStore<DB> {
     fn clone(&self) -> Self {
         let (pool, context, reconnect) = (self.pool.clone(), self.context.clone(), self.reconnect.clone());
-        let (file, nodes, plans) = (self.file.clone(), self.nodes.clone(), self.plans.clone());
-        Self { pool, context, reconnect, file, nodes, plans, ..*self }
+        let (file, endpoints, plans) = (self.file.clone(), self.endpoints.clone(), self.plans.clone());
+        Self { pool, context, reconnect, file, endpoints, plans, ..*self }
     }
 }
 
@@ -287,7 +291,13 @@ impl<DB: Dialect> Store for SqlStore<DB> {
             let entered = answered.and_then(|(reply, attempts)| batch.enter(reply, attempts, &mut outcomes));
             entered.map_err(|error| error.unknown_if_partial(before > 0))?;
         }
-        Ok(outcomes.into_iter().flatten().collect())
+        let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+        for outcome in &outcomes {
+            if let Err(TakeError::UnknownPlan { plan: Some(plan), .. }) = outcome {
+                self.plans.forget(&plan.without_limit());
+            }
+        }
+        Ok(outcomes)
     }
 
     /// Makes the adjustments in as few calls as possible, one after the other: all of a call, or none.

@@ -192,12 +192,12 @@ impl Author {
 /// Returns new keys with characters that a client language could mishandle.
 fn keys() -> anyhow::Result<Vec<Key>> {
     let unique = Uuid::new_v4();
-    let tails = ["", "'", "\"", "\\\"],[", "\n\u{1}\t", "\u{7f}\u{2028}", "🦀é", "null", " ", "A", "a", "%_?1:x$"];
+    let tails = ["", "'", "\"", "\\\"],[", "\n\u{2}\t", "\u{7f}\u{2028}", "🦀é", "null", " ", "A", "a", "%_?1:x$"];
     let mut keys = Vec::new();
     for tail in tails {
         keys.push(Key::try_from(format!("{tail}{unique}{tail}"))?);
     }
-    keys.push(Key::try_from(format!("{unique}{}", "\u{1}".repeat(255 - 36)))?);
+    keys.push(Key::try_from(format!("{unique}{}", "\u{2}".repeat(255 - 36)))?);
     keys.push(Key::try_from(format!("{unique}{}x", "é".repeat(109)))?);
     Ok(keys)
 }

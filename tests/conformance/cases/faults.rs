@@ -18,6 +18,7 @@ mod journal;
 mod leased;
 mod lost;
 mod replaced;
+mod rotated;
 mod secrets;
 mod sessions;
 mod unreachable;
@@ -38,6 +39,7 @@ pub fn cases() -> Vec<Case> {
         leased::cases(),
         lost::cases(),
         replaced::cases(),
+        rotated::cases(),
         secrets::cases(),
         sessions::cases(),
         unreachable::cases(),

@@ -173,7 +173,7 @@ fn keys(db: &TestDb) -> anyhow::Result<Vec<Key>> {
         "İ",
         "I",
         "a\u{200b}",
-        "a\u{1}",
+        "a\u{3}",
         "\u{2}",
         "\\",
         "\\\\",

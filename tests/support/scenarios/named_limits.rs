@@ -87,6 +87,10 @@ pub async fn one_limit_of_a_plan_has_its_own_override_and_mode<W: World>(world: 
     assert!(store.set_plan_mode(&plan, Some(Mode::Block), None, None).await?);
     let modes: Vec<_> = limiter.allow(&user).await?.each().iter().map(|one| one.mode()).collect();
     assert_eq!(modes, [Mode::Block; 2]);
+    // A new limit has the mode of the first one.
+    store.create_plan(&plan, "10 once; day: 3 once; hour: 1 once".parse()?).await?;
+    let hour = store.plan(&plan.limit(&LimitName::try_from("hour")?)).await?.expect("it was created");
+    assert_eq!(hour.mode.map(|setting| setting.mode), Some(Mode::Block));
     Ok(())
 }
 
@@ -111,6 +115,9 @@ pub async fn a_plan_gains_and_loses_limits<W: World>(world: &W) -> anyhow::Resul
         .map(|row| row.limit.as_ref().map(LimitName::as_str))
         .collect();
     assert_eq!(rows, [Some("first"), Some("a")]);
+    // Another process removes a limit, which the limiter still knows.
+    world.store().create_plan(&plan, "first: 9 once".parse()?).await?;
+    assert_eq!(left(&limiter.allow(&user).await?), (true, 5));
     assert!(store.delete_plan(&plan).await?);
     assert!(!store.delete_plan(&plan).await?);
     assert!(limiter.allow(&user).await.is_err());
@@ -137,6 +144,16 @@ pub async fn a_limit_counts_a_cost_of_its_own<W: World>(world: &W) -> anyhow::Re
         assert!(matches!(unknown, Err(Error::Take(TakeError::UnknownCost(_)))), "{unknown:?}");
         assert_eq!(available(world, &account).await?, Some(59), "nothing was taken");
     }
+    // As the only limit, too, and beside a cost of the request's own.
+    let only = world.limiter_builder().build(Rule::try_from("40000 once cost tokens")?)?;
+    let account = world.key();
+    let own = only.request_for(Limit::new(account.clone(), only.rule()).cost(5));
+    for refused in
+        [only.allow(&account).await.map(drop), only.charge(&account, 5).await, only.decide(&own).await.map(drop)]
+    {
+        assert!(matches!(refused, Err(Error::Take(TakeError::MissingCost { .. }))), "{refused:?}");
+    }
+    assert_eq!(left(&only.decide(&only.request(&account)?.cost_of(tokens, 7)).await?), (true, 39_993));
     Ok(())
 }
 
@@ -181,6 +198,12 @@ pub async fn a_charge_takes_more_than_the_bucket_holds<W: World>(world: &W) -> a
     assert_eq!(charged[..2], [Ok(Adjusted::Done(-2)), Ok(Adjusted::Repeated)]);
     assert!(matches!(charged[2], Err(TakeError::UnknownBucket(_))));
     assert_eq!(available(world, &user).await?, Some(-5));
+    // The id of a granted request belongs to the request.
+    world.at_ms(3000).await?;
+    let request = limiter.request(&user)?.id(Uuid::new_v4(), ms(9000));
+    assert!(limiter.decide(&request).await?.is_granted());
+    let reused = limiter.charge_request(&request).await;
+    assert!(matches!(reused, Err(Error::Take(TakeError::IdReused(_)))), "{reused:?}");
 
     // A quota that never refills is empty, and counts all tokens.
     let spent = world.key();

@@ -167,22 +167,25 @@ impl Operations for MySql {
             for (other,) in others.iter().filter(|(other,)| names.iter().all(|name| bytes(name) != other)) {
                 sqlx::query("delete from token_plans where name = ?").bind(other).execute(&mut *connection).await?;
             }
-            for (name, limit) in names.iter().zip(limits.iter()) {
-                let create = sqlx::query("call token_create_plan(?, ?, ?, ?)")
-                    .bind(bytes(name))
-                    .bind(limit.quota.capacity_i64())
-                    .bind(limit.quota.refill_seconds())
-                    .bind(refill(&limit.quota));
-                create.execute(&mut *connection).await?;
-            }
+            let first = limits.first();
+            let create = sqlx::query("call token_create_plan(?, ?, ?, ?)").bind(bytes(plan));
+            let create = create.bind(first.quota.capacity_i64()).bind(first.quota.refill_seconds());
+            create.bind(refill(&first.quota)).execute(&mut *connection).await?;
             let names = sqlx::query("delete from token_plan_limits where plan = ?").bind(bytes(plan));
             names.execute(&mut *connection).await?;
-            for (place, limit) in (1_i64..).zip(limits.iter().filter(|_| limits.are_named())) {
-                let insert = sqlx::query(
-                    "insert into token_plan_limits (plan, place, limit_name, cost_name) values (?, ?, ?, ?)",
-                );
-                let insert = insert.bind(bytes(plan)).bind(place).bind(limit.name.as_ref().map(LimitName::as_str));
-                insert.bind(limit.cost.as_ref().map(LimitName::as_str)).execute(&mut *connection).await?;
+            for (place, limit) in limits.iter().enumerate().filter(|_| limits.are_named()) {
+                let [name, cost] = [&limit.name, &limit.cost].map(|name| name.as_ref().map(LimitName::as_str));
+                let insert = if place == 0 {
+                    let first =
+                        "insert into token_plan_limits (plan, place, limit_name, cost_name) values (?, 1, ?, ?)";
+                    sqlx::query(first).bind(bytes(plan)).bind(name)
+                } else {
+                    let further =
+                        sqlx::query("call token_create_plan_limit(?, ?, ?, ?, ?, ?)").bind(bytes(plan)).bind(name);
+                    let further = further.bind(limit.quota.capacity_i64()).bind(limit.quota.refill_seconds());
+                    further.bind(refill(&limit.quota))
+                };
+                insert.bind(cost).execute(&mut *connection).await?;
             }
             Ok(())
         })

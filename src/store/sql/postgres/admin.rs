@@ -214,31 +214,32 @@ impl Operations for Postgres {
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, ()> {
         Box::pin(async move {
-            let mut names = Vec::new();
-            for (name, limit) in limits.of(plan) {
-                let create = sqlx::query("select tollgate.create_plan($1, $2, $3::pg_catalog.text::numeric, $4)")
-                    .bind(name.as_str().to_owned())
-                    .bind(limit.quota.capacity_i64())
-                    .bind(limit.quota.refill_seconds())
-                    .bind(refill(&limit.quota));
-                create.execute(&mut *connection).await?;
-                names.push(name.as_str().to_owned());
-            }
+            let create = sqlx::query("select tollgate.create_plan($1, $2, $3::pg_catalog.text::numeric, $4)");
+            let first = limits.first();
+            let create = create.bind(plan.as_str()).bind(first.quota.capacity_i64());
+            create.bind(first.quota.refill_seconds()).bind(refill(&first.quota)).execute(&mut *connection).await?;
             // Further limits of the plan are between these two names.
             let others = "delete from tollgate.token_plans
                 where name operator(pg_catalog.>) ($1 operator(pg_catalog.||) pg_catalog.chr(1))
                   and name operator(pg_catalog.<) ($1 operator(pg_catalog.||) pg_catalog.chr(2))
                   and name operator(pg_catalog.<>) all ($2)";
-            sqlx::query(others).bind(plan.as_str()).bind(&names).execute(&mut *connection).await?;
+            let kept: Vec<String> = limits.of(plan).map(|(name, _)| name.into()).collect();
+            sqlx::query(others).bind(plan.as_str()).bind(kept).execute(&mut *connection).await?;
             let names = "delete from tollgate.token_plan_limits where plan operator(pg_catalog.=) $1";
             sqlx::query(names).bind(plan.as_str()).execute(&mut *connection).await?;
-            for (place, limit) in (1_i64..).zip(limits.iter().filter(|_| limits.are_named())) {
-                let insert = sqlx::query(
-                    "insert into tollgate.token_plan_limits (plan, place, limit_name, cost_name) values ($1, $2, $3, $4)",
-                );
-                let insert = insert.bind(plan.as_str()).bind(place);
-                let insert = insert.bind(limit.name.as_ref().map(LimitName::as_str));
-                insert.bind(limit.cost.as_ref().map(LimitName::as_str)).execute(&mut *connection).await?;
+            for (place, limit) in limits.iter().enumerate().filter(|_| limits.are_named()) {
+                let [name, cost] = [&limit.name, &limit.cost].map(|name| name.as_ref().map(LimitName::as_str));
+                let insert = if place == 0 {
+                    let first = "insert into tollgate.token_plan_limits (plan, place, limit_name, cost_name)
+                                 values ($1, 1, $2, $3)";
+                    sqlx::query(first).bind(plan.as_str()).bind(name).bind(cost)
+                } else {
+                    let further = "select tollgate.create_plan_limit($1, $2, $4, $5::pg_catalog.text::numeric, $6, $3)";
+                    let further = sqlx::query(further).bind(plan.as_str()).bind(name).bind(cost);
+                    let further = further.bind(limit.quota.capacity_i64()).bind(limit.quota.refill_seconds());
+                    further.bind(refill(&limit.quota))
+                };
+                insert.execute(&mut *connection).await?;
             }
             Ok(())
         })

@@ -183,6 +183,7 @@ fn columns(adjusted: Result<Adjusted, OutcomeCode>) -> AdjustedColumns {
         Ok(Adjusted::Done(tokens)) => ("done".into(), tokens),
         Ok(Adjusted::Late) => ("late".into(), 0),
         Ok(Adjusted::Repeated) => ("repeated".into(), 0),
+        Err(OutcomeCode::Reused) => ("reused".into(), 0),
         Err(_) => ("unknown".into(), 0),
     }
 }

@@ -150,7 +150,11 @@ pub(super) async fn create_plan(
     let mut kept = Vec::new();
     for (name, limit) in limits.of(plan) {
         sqlx::query(
-            "insert into token_plans (name, capacity, refill_seconds, refill) values (?1, ?2, ?3 / 1e9, ?4)
+            // A new further limit has the mode of the first one.
+            "insert into token_plans (name, capacity, refill_seconds, refill, mode, mode_reason, mode_until)
+             select ?1, ?2, ?3 / 1e9, ?4, mode, mode_reason, mode_until
+               from (select 1) left join token_plans on name = ?5
+              where true
              on conflict (name) do update
                 set capacity = excluded.capacity, refill_seconds = excluded.refill_seconds, refill = excluded.refill",
         )
@@ -158,6 +162,7 @@ pub(super) async fn create_plan(
         .bind(limit.quota.capacity_i64())
         .bind(limit.quota.refill_ns())
         .bind(limit.quota.refill().as_str())
+        .bind(plan.as_str())
         .execute(&mut *connection)
         .await?;
         kept.push(name);

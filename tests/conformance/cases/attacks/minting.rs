@@ -138,7 +138,7 @@ async fn state(owner: &TestDb) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn sum(state: &[Row]) -> anyhow::Result<f64> {
+fn sum(state: &[Row]) -> anyhow::Result<i128> {
     Ok(state[0].text("granted")?.context("a sum")?.parse()?)
 }
 

@@ -1,10 +1,12 @@
 //! Plans with several limits, requests for several buckets, and charges, as any SQL client calls them.
 
 use anyhow::ensure;
+use tollgate::Admin;
 
 use super::MS;
 use crate::engines::Kind;
 use crate::matrix::{Case, Setup, Time, list};
+use crate::pools::with_pool;
 use crate::test_db::TestDb;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -14,6 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_request_under_a_plan_takes_from_each_of_its_limits,
         a_charge_takes_more_than_the_bucket_holds,
         limits_of_a_plan_are_refused_if_invalid,
+        routines_for_several_limits_are_part_of_the_callers_transaction,
     )
 }
 
@@ -116,6 +119,40 @@ async fn limits_of_a_plan_are_refused_if_invalid(db: TestDb) -> anyhow::Result<(
     ] {
         let refusal = db.refusal(db.calling(create, &format!("{name}, {arguments}"))).await?;
         ensure!(["22023", "23514", "HY000", "23000"].contains(&&*refusal.sqlstate), "{arguments}: {refusal:?}");
+    }
+    Ok(())
+}
+
+async fn routines_for_several_limits_are_part_of_the_callers_transaction(db: TestDb) -> anyhow::Result<()> {
+    let (plan, key) = (db.key(), db.key());
+    let (name, id) = (db.quoted(plan.as_str()), db.quoted(key.as_str()));
+    plan_of_two(&db, &name).await?;
+    let calls = if db.engine.kind == Kind::Postgres {
+        vec![
+            db.calling("request_tokens", &format!("{id}, 1, p_plan => {name}")),
+            db.calling("request_tokens_all", &format!("array[{id}], array[1], array[{name}]")),
+            db.calling("charge", &format!("{id}, 3, {name}")),
+            db.calling("create_plan_limit", &format!("{name}, 'hour', 9, 3600")),
+            db.calling("delete_plan", &name),
+        ]
+    } else {
+        vec![
+            db.calling("request_planned_tokens", &format!("{id}, {name}, 1, 0, 0")),
+            db.calling("request_tokens_all", &format!("json_array(json_array({id}, 1, {name})), 0, 0, null")),
+            db.calling("token_charge", &format!("{id}, 3, {name}, null")),
+            db.calling("token_create_plan_limit", &format!("{name}, 'hour', 9, 3600, 'interval', null")),
+            db.calling("token_delete_plan", &name),
+        ]
+    };
+    let before = db.store().plans(None, 1000).await?.len();
+    for call in calls {
+        with_pool!(&db.pool, pool => {
+            let mut transaction = pool.begin().await?;
+            sqlx::raw_sql(sqlx::AssertSqlSafe(call.clone())).execute(&mut *transaction).await?;
+            transaction.rollback().await?;
+        });
+        ensure!(db.row(&key).await?.is_none(), "{call}: the bucket stays");
+        ensure!(db.store().plans(None, 1000).await?.len() == before, "{call}: the plan changed");
     }
     Ok(())
 }
