@@ -206,7 +206,8 @@ pub enum Fallback {
     /// Decides by a bucket for each key in this process, under a quota that is safe for one process. A request's
     /// [minimum remaining](crate::Limit::min_remaining) does not apply to it.
     ///
-    /// With a plan of several limits, the quota replaces the first, and the others do not apply.
+    /// If a plan has several limits, the quota replaces the first, and the others do not apply.
+    ///
     /// With several limits, the quota replaces the limiter's own (the first) and those whose limits are in the database (plans and
     /// provisioned buckets). Other limits keep the quotas that the request states, in each process by itself. A limit that counts
     /// something else [states its own quota](crate::Limit::fallback_quota).

@@ -32,8 +32,8 @@ pub(super) struct KnownPlans(Arc<Mutex<HashMap<Key, KnownPlan>>>);
 struct KnownPlan {
     limits: Limits,
     read_at: Instant,
-    /// When a caller was last asked to read the limits again.
-    asked_at: Instant,
+    /// When a caller last began to read the limits again.
+    requested_at: Instant,
 }
 
 impl KnownPlans {
@@ -42,10 +42,10 @@ impl KnownPlans {
         let now = Instant::now();
         let mut plans = self.0.lock();
         let known = plans.get_mut(plan).filter(|known| now.saturating_duration_since(known.read_at) < MAX_KNOWN)?;
-        let is_old = now.saturating_duration_since(known.asked_at) > MAX_AGE;
+        let is_old = now.saturating_duration_since(known.requested_at) > MAX_AGE;
         if is_old {
             // One caller reads, and the others go on meanwhile.
-            known.asked_at = now;
+            known.requested_at = now;
         }
         Some((known.limits.clone(), is_old))
     }
@@ -62,7 +62,7 @@ impl KnownPlans {
             plans.clear();
         }
         let read_at = Instant::now();
-        plans.insert(plan.clone(), KnownPlan { limits, read_at, asked_at: read_at });
+        plans.insert(plan.clone(), KnownPlan { limits, read_at, requested_at: read_at });
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use tollgate::model::{LimitName, Limits, NamedLimit};
 use tollgate::{Adjustment, Key, Mode, Quota, Receipt, Rule, Take, Throttle, Window, admin::Override};
 
 use random_values::{SECOND, YEAR};
@@ -22,9 +23,11 @@ pub(super) enum Operation {
     /// Cancels the wait that this operation started, if it is still waiting.
     Leave(usize),
     Adjust(Vec<Change>),
+    /// Charges keys, whatever their buckets hold.
+    Charge(Vec<(Key, u64)>),
     Throttle(Key, Rule, Throttle),
     Create(Key, Quota),
-    Plan(Key, Quota, Option<Mode>),
+    Plan(Key, Limits, Option<Mode>),
     DeletePlan(Key),
     /// Sets the mode of every key, with an end after so many nanoseconds.
     Mode(Mode, Option<i64>),
@@ -190,7 +193,8 @@ impl Author<'_> {
             55..=71 if !self.takes.is_empty() => {
                 Operation::Adjust((0..self.random.usize(1..4)).map(|_| self.change()).collect())
             }
-            72..=75 => {
+            72 => Operation::Charge((0..self.random.usize(1..4)).map(|_| self.charge()).collect()),
+            73..=75 => {
                 let places = if self.one_in(4) { 5 } else { 2 };
                 let place = self.random.usize(..places);
                 self.create(place)
@@ -289,8 +293,22 @@ impl Author<'_> {
         if self.one_in(2) {
             self.quotas[4 + plan] = self.quota();
         }
-        Operation::Plan(self.cast.plans[plan].clone(), self.quotas[4 + plan], mode)
+        // The second plan has a further limit at times.
+        let first = NamedLimit::from(self.quotas[4 + plan]);
+        let further = (plan == 1 && self.one_in(2)).then(|| NamedLimit::from(self.quota()).name(further_limit()));
+        let limits = Limits::new(std::iter::once(first).chain(further)).expect("two limits, one with a name");
+        Operation::Plan(self.cast.plans[plan].clone(), limits, mode)
     }
+
+    fn charge(&mut self) -> (Key, u64) {
+        let place = self.key();
+        (self.cast.keys[place].clone(), self.random.u64(1..=2 * self.quotas[place].capacity()))
+    }
+}
+
+/// The name of a plan's further limit.
+pub(super) fn further_limit() -> LimitName {
+    LimitName::try_from("further").expect("a name")
 }
 
 /// A little less than a day, the shortest time for which an adjustment is remembered.

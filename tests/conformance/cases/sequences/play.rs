@@ -14,7 +14,7 @@ use tollgate_tests::scenarios::World;
 use tollgate_tests::scenarios::memory::Memory;
 
 use super::answers::{agree, outcome, same, same_explanation, same_level, same_window};
-use super::operations::{Cast, Change, Operation, operations};
+use super::operations::{Cast, Change, Operation, further_limit, operations};
 use super::waiting::{Receipts, Waiters};
 use super::{OPERATIONS, sets_modes};
 use crate::engines::Kind;
@@ -117,6 +117,11 @@ impl<'a> Play<'a> {
                 same("counting", &expected.available(&window), &found.available(&window))?;
             }
             Operation::Adjust(changes) => self.adjust(&changes).await?,
+            Operation::Charge(charges) => {
+                let charges: Vec<_> =
+                    charges.into_iter().map(|(key, tokens)| Adjustment::charge(key, tokens)).collect();
+                same(&format!("{charges:?}"), &model.adjust(&charges).await?, &engine.adjust(&charges).await?)?;
+            }
             Operation::Throttle(key, rule, hold) => {
                 let text = |lowered: Result<bool, tollgate::Error>| lowered.map_err(|error| error.to_string());
                 let expected = text(model.throttle(&key, &rule, hold).await);
@@ -146,8 +151,8 @@ impl<'a> Play<'a> {
                     sweep(&model, limit).await?;
                     sweep(&engine, limit).await?;
                 }
-                for key in &self.cast.keys {
-                    self.compare_levels(key, None).await?;
+                for key in self.buckets() {
+                    self.compare_levels(&key, None).await?;
                 }
             }
             Operation::Sweep(_) => {}
@@ -157,10 +162,15 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
+    /// The keys, and the ids of the buckets that a further limit of a plan can have.
+    fn buckets(&self) -> Vec<Key> {
+        self.cast.keys.iter().flat_map(|key| [key.clone(), key.limit(&further_limit())]).collect()
+    }
+
     /// Whether each key's bucket is full and its window empty, and their counts of grants.
     async fn unused(&self) -> anyhow::Result<Vec<(bool, u64)>> {
         let (model, mut unused) = (self.model.store(), Vec::new());
-        for key in &self.cast.keys {
+        for key in &self.buckets() {
             let (bucket, window) = (model.peek(key).await?, model.peek_window(key).await?);
             unused.extend(
                 bucket.map(|level| (level.available() == level.quota().capacity().cast_signed(), level.granted())),
@@ -187,9 +197,12 @@ impl<'a> Play<'a> {
                 self.model.create(&key, quota).await?;
                 World::create(self.db, &key, quota).await
             }
-            Operation::Plan(name, quota, mode) => {
-                self.model.plan(&name, quota, mode).await?;
-                World::plan(self.db, &name, quota, mode).await
+            Operation::Plan(name, limits, mode) => {
+                self.model.store().create_plan(&name, limits.clone()).await?;
+                self.model.store().set_plan_mode(&name, mode, None, None).await?;
+                self.db.store().create_plan(&name, limits).await?;
+                self.db.store().set_plan_mode(&name, mode, None, None).await?;
+                Ok(())
             }
             Operation::Mode(mode, end) => {
                 let until = end.map(|end| self.end(end));
@@ -221,7 +234,7 @@ impl<'a> Play<'a> {
         if self.now < self.latest - SECOND {
             self.latest = self.now;
             self.was_set_back = true;
-            for key in self.cast.keys.clone() {
+            for key in self.buckets() {
                 Box::pin(self.perform(place, Operation::Take(Take::from(key)))).await?;
             }
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, pause, resume, timeout};
-use tollgate::{Error, Limiter, MemoryStore, Quota, Receipt, Reservation, Rule, Take, clock::ManualClock};
+use tollgate::{Error, Limiter, MemoryStore, Quota, Receipt, Reservation, Rule, Store, Take, clock::ManualClock};
 
 use super::answers::{agree, outcome};
 use crate::store::AnyStore;
@@ -50,6 +50,12 @@ impl Waiters {
         (place, hold): (usize, Duration),
     ) -> anyhow::Result<Receipts> {
         let promised = Limiter::new(model, Quota::unlimited())?.reserve_request(take).await;
+        for limit in take.limits() {
+            if let (Rule::Plan(plan), Some(maintenance)) = (limit.rule(), engine.maintenance()) {
+                // Read by the wait itself, they would be a call that close() does not know.
+                maintenance.read_plan(plan).await?;
+            }
+        }
         let limiter = Limiter::new(engine, Quota::unlimited())?;
         // Time in the queue counts, so the clock is paused until the store call.
         pause();
