@@ -256,8 +256,8 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Charges the cost of a request that you build, for instance with an [id](Take::id). Returns whether it was charged: false if a
-    /// charge with this id was made within a day, or if the limiter's own mode is off or block. A request that states [costs with names](Take::cost_of) charges the limits that
-    /// count them, and no others.
+    /// charge with this id was made within a day, or if the limiter's own mode is off or block. A request that states
+    /// [costs with names](Take::cost_of) charges the limits that count them, and no others.
     ///
     /// # Errors
     ///
