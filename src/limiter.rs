@@ -278,7 +278,8 @@ impl<S: Store> Limiter<S> {
         let mut left: Vec<&Limit> = take.limits().collect();
         // A missing bucket is full. The sweep can delete it once more before the charge.
         for _ in 0..MAX_CHARGES {
-            let charges = left.iter().map(|limit| limit.charge(take.get_id())).collect::<Result<Vec<_>, _>>()?;
+            let charges =
+                left.iter().map(|limit| Adjustment::charge_of(limit, take.get_id())).collect::<Result<Vec<_>, _>>()?;
             let charged = adjust_each(&self.stack, charges).await?;
             let mut missing = Vec::new();
             for (limit, charged) in left.into_iter().zip(charged) {

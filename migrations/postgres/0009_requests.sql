@@ -532,6 +532,23 @@ as $$
     p_id, p_max_requests, p_interval_seconds, p_resolution_seconds, p_tokens, p_max_wait_ms)
 $$;
 
+-- peek: reads the row of one bucket in token_bucket_levels.
+--
+-- Arguments: p_id  the bucket
+-- Result:    one row; none if the bucket does not exist
+-- Errors:    none
+-- Locks:     none
+--
+-- Serves roles that can read a bucket whose name they know, but that cannot list buckets.
+create or replace function tollgate.peek(p_id text) returns setof tollgate.token_bucket_levels
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query select l.* from tollgate.token_bucket_levels l where l.id = p_id;
+end
+$$;
+
 -- charge: takes tokens that were used already, also if the bucket holds fewer: it then denies requests until it has refilled.
 --
 -- Arguments: p_id           the bucket
@@ -646,23 +663,6 @@ begin
       null;
   end case;
   return v_outcome = 'lowered';
-end
-$$;
-
--- peek: reads the row of one bucket in token_bucket_levels.
---
--- Arguments: p_id  the bucket
--- Result:    one row; none if the bucket does not exist
--- Errors:    none
--- Locks:     none
---
--- Serves roles that can read a bucket whose name they know, but that cannot list buckets.
-create or replace function tollgate.peek(p_id text) returns setof tollgate.token_bucket_levels
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return query select l.* from tollgate.token_bucket_levels l where l.id = p_id;
 end
 $$;
 

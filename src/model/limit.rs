@@ -1,10 +1,6 @@
 //! One limit of a request: a key, its rule and a cost.
 
-use uuid::Uuid;
-
-use crate::model::{
-    Adjustment, Key, LimitName, Limits, NamedLimit, Quota, QuotaBuilder, QuotaError, TakeError, Window,
-};
+use crate::model::{Key, LimitName, Limits, NamedLimit, Quota, QuotaBuilder, QuotaError, Window};
 
 /// One limit of a request: a bucket, its rule, and how many tokens to take from it.
 ///
@@ -156,17 +152,6 @@ impl Limit {
     pub(crate) fn follow(&mut self, cost: u64, min_remaining: u64) {
         self.cost = if self.own_cost { self.cost } else { cost };
         self.min_remaining = if self.own_min_remaining { self.min_remaining } else { min_remaining };
-    }
-
-    /// The charge of its cost, once for an id.
-    pub(crate) fn charge(&self, id: Option<Uuid>) -> Result<Adjustment, TakeError> {
-        if matches!(self.rule, Rule::Window(_)) || self.is_unlimited() {
-            return Err(TakeError::NothingToCharge(self.key.clone()));
-        }
-        Ok(match id {
-            Some(id) => Adjustment::charge_once(id, self.key.clone(), self.cost),
-            None => Adjustment::charge(self.key.clone(), self.cost),
-        })
     }
 
     /// This limit under another rule.

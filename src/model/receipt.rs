@@ -8,7 +8,7 @@ use crate::model::bucket;
 use crate::model::bucket::MAX_WAIT_NS;
 use crate::model::id::{IdOf, receipt_id};
 use crate::model::quota::nanoseconds;
-use crate::model::{Decision, Key, Take};
+use crate::model::{Decision, Key, Limit, Rule, Take, TakeError};
 
 /// The record of one bucket's grant, with which its tokens can be cancelled, refunded or settled: each receipt once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +132,18 @@ impl Adjustment {
     #[must_use]
     pub fn charge_once(id: Uuid, key: Key, tokens: u64) -> Self {
         Self::new(Receipt::new(id, key, tokens), AdjustmentKind::Charge(tokens.max(1)))
+    }
+
+    /// The charge of a limit's cost, once for an id.
+    pub(crate) fn charge_of(limit: &Limit, id: Option<Uuid>) -> Result<Self, TakeError> {
+        if matches!(limit.rule(), Rule::Window(_)) || limit.is_unlimited() {
+            return Err(TakeError::NothingToCharge(limit.key().clone()));
+        }
+        let (key, tokens) = (limit.key().clone(), limit.get_cost());
+        Ok(match id {
+            Some(id) => Self::charge_once(id, key, tokens),
+            None => Self::charge(key, tokens),
+        })
     }
 
     /// The id that the store remembers. A charge without an id of the caller's is not remembered.
