@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use axum::http::StatusCode;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tollgate::{Admin, Key, PgStore, Quota, admin::Filter};
+use tollgate::{
+    Admin, Key, PgStore, Quota,
+    admin::{Filter, Override},
+};
 
 use super::client::{Answer, Client};
 use super::process::{OwnDatabase, Process, SERVERS};
@@ -223,6 +226,47 @@ async fn http_api_keys_serves_known_keys_also_in_an_outage() -> anyhow::Result<(
     poll("the fallback denies", async || Ok(get("key-of-ada").await?.status == StatusCode::TOO_MANY_REQUESTS)).await?;
     assert_eq!(get("invented").await?.status, StatusCode::SERVICE_UNAVAILABLE);
     Ok(())
+}
+
+/// Each client's bucket has twenty tokens that do not come back for days, so what was charged shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn http_stream_charges_what_was_sent() -> anyhow::Result<()> {
+    let database = OwnDatabase::create().await?;
+    let store = PgStore::from(database.pool().await?);
+    let example = Process::start("http_stream", &[&database.url, "127.0.0.1:0"]).await?;
+    let client = async |name: &str| {
+        store
+            .set_override(&Key::try_from(name)?, Override { quota: Some("20/50d".parse()?), ..Override::default() })
+            .await?;
+        let request = reqwest::Client::new().get(format!("http://{}/", example.address)).header("x-api-key", name);
+        anyhow::Ok(request)
+    };
+    let available = async |name: &str| {
+        let level = store.peek(&Key::try_from(name)?).await?;
+        anyhow::Ok(level.context("it has a bucket")?.available())
+    };
+
+    let whole = client("whole").await?;
+    let sent = whole.try_clone().context("it has no body")?.send().await?.text().await?.matches("data: ").count();
+    let debt = 20 - i64::try_from(sent)?;
+    ensure!(debt < 0, "{sent} words leave no debt");
+    poll("the words are charged", async || Ok(available("whole").await? == debt)).await?;
+    assert_eq!(whole.send().await?.status(), StatusCode::TOO_MANY_REQUESTS);
+
+    // A client that leaves after the first words is charged for less. A busy server can send all before it notices.
+    let leavers = AtomicU64::new(0);
+    poll("a client that left is charged", async || {
+        let name = format!("left {}", leavers.fetch_add(1, Ordering::SeqCst));
+        let mut response = client(&name).await?.send().await?;
+        response.chunk().await?.context("a word")?;
+        response.chunk().await?.context("a second word")?;
+        drop(response);
+        poll("the words are charged", async || Ok(available(&name).await? < 19)).await?;
+        Ok(available(&name).await? > debt)
+    })
+    .await?;
+    drop(example);
+    database.drop().await
 }
 
 /// Repeats the check until it succeeds.
