@@ -5,7 +5,7 @@ mod error;
 mod explain;
 mod reads;
 
-pub(crate) use changes::{AdminSettings, limited, limits_of_rows, plan_limits};
+pub(crate) use changes::{AdminSettings, limited, plan_limits};
 pub use changes::{ModeSetting, Override, Plan};
 pub use error::AdminError;
 pub(crate) use explain::explain;

@@ -278,14 +278,13 @@ impl<S: Store> Limiter<S> {
         let mut left: Vec<&Limit> = take.limits().collect();
         // A missing bucket is full. The sweep can delete it once more before the charge.
         for _ in 0..MAX_CHARGES {
-            let charges =
-                left.iter().map(|limit| Adjustment::charge_of(limit, take.get_id())).collect::<Result<Vec<_>, _>>()?;
-            let charged = adjust_each(&self.stack, charges).await?;
+            let charges = left.iter().map(|limit| Adjustment::charge_of(limit, take.get_id()));
+            let results = adjust_each(&self.stack, charges.collect::<Result<Vec<_>, _>>()?).await?;
             let mut missing = Vec::new();
-            for (limit, charged) in left.into_iter().zip(charged) {
-                match charged {
+            for (limit, result) in left.into_iter().zip(results) {
+                match result {
                     Err(TakeError::UnknownBucket(_)) if *limit.rule() != Rule::Provisioned => missing.push(limit),
-                    charged => is_charged &= !matches!(charged?, Adjusted::Repeated),
+                    result => is_charged &= !matches!(result?, Adjusted::Repeated),
                 }
             }
             for limit in &missing {
@@ -342,6 +341,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     ///
     /// As for [`peek`](Self::peek).
+    #[expect(clippy::missing_panics_doc, reason = "a limit has a bucket")]
     pub async fn peek_limit(&self, limit: &Limit) -> Result<BucketLevel, AdminError> {
         let tightest = self.peek_each(limit).await?.into_iter().min_by_key(BucketLevel::available);
         Ok(tightest.expect("a limit has a bucket"))

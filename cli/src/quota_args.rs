@@ -136,7 +136,10 @@ pub(crate) fn limit_name(text: &str) -> Result<LimitName, CliError> {
 
 /// The key of a limit, if one is named.
 pub(crate) fn of_limit(key: Key, limit: Option<&LimitName>) -> Key {
-    limit.map_or_else(|| key.clone(), |limit| key.limit(limit))
+    match limit {
+        Some(limit) => key.limit(limit),
+        None => key,
+    }
 }
 
 fn invalid(message: &str, hint: &str) -> CliError {

@@ -103,7 +103,9 @@ async fn run(arguments: &Arguments, urls: &[String]) -> anyhow::Result<ExitCode>
     let reports: Vec<Report> = fleet.run(&Duration::from_secs(arguments.seconds)).await?;
 
     let mut whole = Report::default();
-    reports.into_iter().for_each(|report| whole.merge(report));
+    for report in reports {
+        whole.merge(report);
+    }
     let Report { calls, retries, lost } = whole;
     let answers: usize = calls.values().map(Vec::len).sum();
     ensure!(answers > 0, "{retries} refusals and not one answer: {lost:?}");

@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use crate::admin::AdminError;
 use crate::model::decide::{KeySettings, TimedMode};
 use crate::model::quota::Refill;
-use crate::model::{Error, Key, LimitName, Limits, Mode, NamedLimit, Quota, TakeError, decide};
+use crate::model::{Error, Key, LimitName, Limits, Mode, Quota, TakeError, decide};
 
 /// A quota and a mode that many buckets share: a plan, or a further limit of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,13 +21,6 @@ pub struct Plan {
     pub quota: Quota,
     /// The plan's own mode, if it has one.
     pub mode: Option<ModeSetting>,
-}
-
-/// The limits of a plan, whose quotas the store knows, from the rows of the plan in their order.
-pub(crate) fn limits_of_rows(rows: impl IntoIterator<Item = (Option<LimitName>, Option<LimitName>)>) -> Limits {
-    let unknown = Quota::unlimited();
-    let limits = rows.into_iter().map(|(name, cost)| NamedLimit { name, cost, ..unknown.into() });
-    Limits::new(limits).unwrap_or_else(|_| unknown.into())
 }
 
 /// The limits of a plan to create, which have names, and quotas that are not unlimited.

@@ -16,7 +16,7 @@ pub(super) enum CallGroup {
     /// Requests for several buckets each.
     All(Vec<(usize, SqlRequest)>),
     /// A request under a sliding window.
-    Window(usize, SqlRequest),
+    Window(usize, Arc<SqlRequest>),
 }
 
 /// Splits requests into as few calls as keep the order of requests for the same bucket, and returns the outcomes of
@@ -34,7 +34,7 @@ pub(super) fn split_into_calls(takes: Checked<&[Take]>, max_take_all: usize) -> 
         outcomes.push(None);
         let request = SqlRequest::from(take);
         if take.window().is_some() {
-            groups.push(CallGroup::Window(place, request));
+            groups.push(CallGroup::Window(place, Arc::new(request)));
             continue;
         }
         let last = groups.len().saturating_sub(1);
@@ -79,7 +79,7 @@ impl CallGroup {
     fn push(&mut self, place: usize, request: SqlRequest) {
         match self {
             Self::Each(requests) | Self::All(requests) => requests.push((place, request)),
-            Self::Window(..) => *self = Self::Window(place, request),
+            Self::Window(..) => *self = Self::Window(place, Arc::new(request)),
         }
     }
 }
@@ -96,7 +96,7 @@ impl CallBatch {
         match group {
             CallGroup::Each(requests) => Self::Each(TakeBatch::of(requests)),
             CallGroup::All(requests) => Self::All(TakeAllBatch::of(requests)),
-            CallGroup::Window(place, request) => Self::Window(place, Arc::new(request)),
+            CallGroup::Window(place, request) => Self::Window(place, request),
         }
     }
 

@@ -13,6 +13,7 @@ use super::dialect::Dialect;
 /// The options of a pool's next connection.
 pub(super) enum Endpoints<DB: Dialect> {
     /// Of the nodes of a distributed database, in turn.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "no other engine has several nodes"))]
     Nodes { options: Vec<ConnectOptions<DB>>, next: AtomicUsize },
     /// Of a function of the caller's.
     Supplied { supply: Supply<DB>, supplied_at: Mutex<Instant> },

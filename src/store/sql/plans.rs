@@ -8,14 +8,15 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::dialect::LimitNames;
-use crate::admin::limits_of_rows;
-use crate::model::{Error, Key, LimitName, Limits};
+use crate::model::{Error, Key, LimitName, Limits, NamedLimit, Quota};
 
-/// The limits of a plan, from its rows.
+/// The limits of a plan, whose quotas the database knows, from its rows in their order.
 pub(super) fn limits(plan: &Key, rows: Vec<LimitNames>) -> Result<Limits, Error> {
-    let names = rows.into_iter().map(|(limit, cost)| Ok((limit_name(limit)?, limit_name(cost)?)));
-    let names = names.collect::<Result<Vec<_>, sqlx::Error>>();
-    names.map(limits_of_rows).map_err(|why| Error::Unreadable { key: plan.clone(), source: Arc::new(why) })
+    let named = |(name, cost)| Ok(NamedLimit { name: limit_name(name)?, cost: limit_name(cost)?, ..UNKNOWN.into() });
+    let limits = rows.into_iter().map(named).collect::<Result<Vec<_>, sqlx::Error>>();
+    let limits = limits.map_err(|why| Error::Unreadable { key: plan.clone(), source: Arc::new(why) })?;
+    // A plan without rows has one limit.
+    Ok(Limits::new(limits).unwrap_or_else(|_| UNKNOWN.into()))
 }
 
 /// The name of a limit, from its column.
@@ -66,6 +67,7 @@ impl KnownPlans {
     }
 }
 
+const UNKNOWN: Quota = Quota::unlimited();
 /// Older limits are unknown, so that the first request after a long time reads them.
 const MAX_KNOWN: Duration = Duration::from_secs(5);
 /// With the time of the read itself, a change shows within a second.

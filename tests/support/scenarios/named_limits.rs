@@ -2,8 +2,8 @@
 
 use tollgate::model::{LimitName, Limits};
 use tollgate::{
-    Adjusted, Adjustment, Admin, Error, Key, Limit, Limiter, Mode, Rule, Store, Take, TakeError, admin::AdminError,
-    admin::Override,
+    Adjusted, Adjustment, Admin, Decision, Error, Key, Limit, Limiter, Mode, Rule, Store, Take, TakeError,
+    admin::AdminError, admin::Override,
 };
 use uuid::Uuid;
 
@@ -80,12 +80,12 @@ pub async fn one_limit_of_a_plan_has_its_own_override_and_mode<W: World>(world: 
     assert!(store.clear_override(&user.limit(&day)).await?);
     assert!(store.set_plan_mode(&plan.limit(&day), Some(Mode::Shadow), None, None).await?);
     let passed = limiter.allow(&user).await?;
-    assert_eq!(passed.each().iter().map(|one| one.mode()).collect::<Vec<_>>(), [Mode::Enforce, Mode::Shadow]);
+    assert_eq!(passed.each().iter().map(Decision::mode).collect::<Vec<_>>(), [Mode::Enforce, Mode::Shadow]);
     assert_eq!((passed.is_granted(), available(world, &user).await?), (true, Some(6)));
 
     // The mode of the plan is that of all of its limits.
     assert!(store.set_plan_mode(&plan, Some(Mode::Block), None, None).await?);
-    let modes: Vec<_> = limiter.allow(&user).await?.each().iter().map(|one| one.mode()).collect();
+    let modes: Vec<_> = limiter.allow(&user).await?.each().iter().map(Decision::mode).collect();
     assert_eq!(modes, [Mode::Block; 2]);
     // A new limit has the mode of the first one.
     store.create_plan(&plan, "10 once; day: 3 once; hour: 1 once".parse()?).await?;
@@ -106,7 +106,7 @@ pub async fn a_plan_gains_and_loses_limits<W: World>(world: &W) -> anyhow::Resul
         ("first: 9 once; a: 3 once", vec![Some(6), Some(1)]),
     ] {
         store.create_plan(&plan, limits.parse()?).await?;
-        assert_eq!(limiter.allow(&user).await?.each().iter().map(|one| one.remaining()).collect::<Vec<_>>(), granted);
+        assert_eq!(limiter.allow(&user).await?.each().iter().map(Decision::remaining).collect::<Vec<_>>(), granted);
     }
     let rows = store.plans(None, 1000).await?;
     let rows: Vec<_> = rows
@@ -135,7 +135,7 @@ pub async fn a_limit_counts_a_cost_of_its_own<W: World>(world: &W) -> anyhow::Re
         let account = Key::try_from(format!("{account}{number}"))?;
         let call = limiter.request(&account)?.cost_of(tokens.clone(), 39_000);
         let granted = limiter.decide(&call).await?;
-        assert_eq!(granted.each().iter().map(|one| one.remaining()).collect::<Vec<_>>(), [Some(59), Some(1000)]);
+        assert_eq!(granted.each().iter().map(Decision::remaining).collect::<Vec<_>>(), [Some(59), Some(1000)]);
         let denied = limiter.decide(&call).await?;
         assert_eq!((denied.is_granted(), denied.limit_name()), (false, Some("tokens")));
         let missing = limiter.allow(&account).await.map(drop);
@@ -194,9 +194,9 @@ pub async fn a_charge_takes_more_than_the_bucket_holds<W: World>(world: &W) -> a
     let id = Uuid::new_v4();
     let charges = [(&user, 2), (&user, 2), (&world.key(), 1)]
         .map(|(key, tokens)| Adjustment::charge_once(id, key.clone(), tokens));
-    let charged = world.store().adjust(&charges).await?;
-    assert_eq!(charged[..2], [Ok(Adjusted::Done(-2)), Ok(Adjusted::Repeated)]);
-    assert!(matches!(charged[2], Err(TakeError::UnknownBucket(_))));
+    let results = world.store().adjust(&charges).await?;
+    assert_eq!(results[..2], [Ok(Adjusted::Done(-2)), Ok(Adjusted::Repeated)]);
+    assert!(matches!(results[2], Err(TakeError::UnknownBucket(_))));
     assert_eq!(available(world, &user).await?, Some(-5));
     // The id of a granted request belongs to the request.
     world.at_ms(3000).await?;
@@ -224,8 +224,8 @@ pub async fn a_charge_takes_more_than_the_bucket_holds<W: World>(world: &W) -> a
     }
     assert_eq!(levels, [5, 86, -100]);
     for rule in [Rule::try_from("10 in 60s at 5s")?, Rule::try_from("unlimited")?] {
-        let refused = world.limiter_builder().build(rule)?.charge(&user, 1).await;
-        assert!(matches!(refused, Err(Error::Take(TakeError::NothingToCharge(_)))), "{refused:?}");
+        let answer = world.limiter_builder().build(rule)?.charge(&user, 1).await;
+        assert!(matches!(answer, Err(Error::Take(TakeError::NothingToCharge(_)))), "{answer:?}");
     }
     assert!(matches!(limiter.charge(&user, 0).await, Err(Error::Take(TakeError::ZeroCost))));
     Ok(())
