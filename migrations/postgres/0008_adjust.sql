@@ -161,7 +161,14 @@ begin
           case when p_kind = 'cancel' then 'cancelled' when p_kind = 'refund' then 'refunded' else 'settled' end,
           least(greatest(p_scheduled_at, v_now + c_day), v_now + c_year))
   on conflict (id, bucket) do update
-     set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
+     set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at)
+   where t.state = 'open';
+  if not found then
+    -- A distributed database can have the window and the receipt on two nodes, which commit one after the other. The earlier
+    -- adjustment then shows in the window first.
+    outcome := 'repeated';
+    return;
+  end if;
   outcome := 'done';
   given_back := case p_kind when 'cancel' then p_cost when 'refund' then least(p_tokens, p_cost)
                 else p_cost - least(p_tokens, 1000000000000) end;
