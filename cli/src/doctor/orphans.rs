@@ -28,7 +28,7 @@ impl OrphanedBuckets {
     /// Of the counts by absent plan, and of those buckets that follow none.
     fn of(counts: Vec<(Option<String>, u64)>) -> Self {
         let rows_read = counts.iter().map(|(_, buckets)| buckets).sum();
-        // A further limit that was removed from its plan leaves buckets behind, for which nobody asks.
+        // A further limit that was removed from its plan leaves buckets behind, which no request names.
         let is_plan =
             |(plan, buckets): (Option<String>, u64)| Some((plan.filter(|plan| !plan.contains('\u{1}'))?, buckets));
         let mut plans: Vec<_> = counts.into_iter().filter_map(is_plan).collect();

@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_request_under_a_plan_takes_from_each_of_its_limits,
         a_charge_takes_more_than_the_bucket_holds,
         limits_of_a_plan_are_refused_if_invalid,
-        routines_for_several_limits_are_part_of_the_callers_transaction,
+        several_limits_are_part_of_the_callers_transaction,
     )
 }
 
@@ -123,7 +123,7 @@ async fn limits_of_a_plan_are_refused_if_invalid(db: TestDb) -> anyhow::Result<(
     Ok(())
 }
 
-async fn routines_for_several_limits_are_part_of_the_callers_transaction(db: TestDb) -> anyhow::Result<()> {
+async fn several_limits_are_part_of_the_callers_transaction(db: TestDb) -> anyhow::Result<()> {
     let (plan, key) = (db.key(), db.key());
     let (name, id) = (db.quoted(plan.as_str()), db.quoted(key.as_str()));
     plan_of_two(&db, &name).await?;
