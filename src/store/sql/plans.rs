@@ -70,6 +70,6 @@ impl KnownPlans {
 const UNKNOWN: Quota = Quota::unlimited();
 /// Older limits are unknown, so that the first request after a long time reads them.
 const MAX_KNOWN: Duration = Duration::from_secs(5);
-/// With the time of the read itself, a change shows within a second.
+/// Under load, a change shows within a second, with the time of the read itself.
 const MAX_AGE: Duration = Duration::from_millis(900);
 const MAX_PLANS: usize = 10_000;
