@@ -6,7 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, ProcessClock};
-use crate::model::bucket::{Bucket, BucketQuota, BucketRequest};
+use crate::model::bucket::BucketRequest;
+use crate::model::decide::BucketRow;
 use crate::model::{Decision, Error, Quota, QuotaError};
 
 #[cfg(feature = "_sql")]
@@ -181,8 +182,7 @@ pub enum LimitError {
 /// ```
 #[derive(Debug)]
 pub struct LocalBucket<C = ProcessClock> {
-    limits: BucketQuota,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<BucketRow>,
     clock: C,
 }
 
@@ -200,8 +200,7 @@ impl LocalBucket {
 impl<C: Clock> LocalBucket<C> {
     /// Creates a full bucket of any quota, on another clock.
     pub fn with_clock(quota: Quota, clock: C) -> Self {
-        let limits = BucketQuota::from(&quota);
-        Self { limits, bucket: Mutex::new(Bucket::full(&limits, clock.now())), clock }
+        Self { bucket: Mutex::new(BucketRow::provisioned(quota, clock.now())), clock }
     }
 }
 
@@ -210,7 +209,8 @@ impl<C: Clock> TokenRequester for LocalBucket<C> {
         let mut bucket = self.bucket.lock();
         // Reads the clock under the lock, so that the time is not as old as the wait for the lock.
         let now = self.clock.now();
-        Ok(Decision::new(bucket.take(&self.limits, now, ONE_TOKEN)))
+        let (_, verdict) = bucket.take(ONE_TOKEN, now).expect("a capacity is 1 or more");
+        Ok(Decision::new(verdict))
     }
 }
 

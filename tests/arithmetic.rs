@@ -13,7 +13,7 @@ use tollgate_tests::vectors;
 #[test]
 fn every_golden_vector_holds() -> anyhow::Result<()> {
     for scenario in vectors::scenarios()? {
-        let limits = BucketQuota::from(&scenario.quota);
+        let limits = BucketQuota::at(&scenario.quota, 0);
         let start = if scenario.first_used { 0 } else { MADE_AT };
         let mut bucket = Bucket::full(&limits, start);
         assert!(!scenario.steps.is_empty(), "{} has no requests", scenario.name);
@@ -302,7 +302,7 @@ proptest! {
             Ok(())
         })?;
         acts.sort_unstable();
-        let limits = BucketQuota::from(&story.quotas[0]);
+        let limits = BucketQuota::at(&story.quotas[0], 0);
         for (first, &(since, _)) in acts.iter().enumerate() {
             let mut passed = 0;
             for &(until, cost) in &acts[first..] {

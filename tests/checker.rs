@@ -88,7 +88,7 @@ fn windows(calls: &[Call]) -> impl Iterator<Item = (i64, i64, i64)> {
 }
 
 fn limit(quota: Result<Quota, tollgate::model::QuotaError>) -> Limit {
-    Limit { quota: BucketQuota::from(&quota.expect("a quota")), anchor: 0 }
+    Limit { quota: BucketQuota::at(&quota.expect("a quota"), 0), anchor: 0 }
 }
 
 fn is_by_database(fault: &Fault) -> bool {

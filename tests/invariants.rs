@@ -263,7 +263,7 @@ proptest! {
     #[test]
     fn i5_reservation_cancelled_after_a_reset_gives_nothing_back(capacity in 1..20_i64, cost in 1..20_i64, wait in 1..1_000_000_i64) {
         let quota = Quota::continuous(capacity.unsigned_abs(), Duration::from_secs(1)).expect("a quota");
-        let limits = BucketQuota::from(&quota);
+        let limits = BucketQuota::at(&quota, 0);
         let mut bucket = Bucket::full(&limits, START);
         let cost = cost.min(capacity);
         bucket.take(&limits, START, BucketRequest { cost, max_wait: 0, min_remaining: 0 });

@@ -76,7 +76,7 @@ const PARTS: &[Part] = &[
 fn bucket(count: usize, denied: bool) {
     let quota = Quota::continuous(1000, Duration::from_hours(1)).expect("a quota");
     let (limits, request) =
-        (BucketQuota::from(&quota), bucket::BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 });
+        (BucketQuota::at(&quota, 0), bucket::BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 });
     let mut bucket = Bucket::full(&limits, NOW);
     let all = bucket::BucketRequest { cost: 1000, ..request };
     assert!(!denied || bucket.take(&limits, NOW, all).granted, "a new bucket is full");

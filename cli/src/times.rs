@@ -64,8 +64,8 @@ impl SpanError {
     /// The hint about a quota that contains the span.
     pub(crate) fn hint_for_rates(self) -> &'static str {
         match self {
-            Self::Months => "write minutes as 10/m, and months in days, 10/30d",
-            Self::Years => "write years in days, 10/365d",
+            Self::Months => "write minutes as 10/m, and months of the calendar as 10/month",
+            Self::Years => "write years of the calendar as 10/year",
             Self::Invalid => self.hint(),
         }
     }

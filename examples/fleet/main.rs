@@ -131,7 +131,7 @@ async fn provision(url: &str, ids: &[String], quota: Quota) -> anyhow::Result<Ve
     database.migrate().await?;
     let mut limits = Vec::with_capacity(ids.len());
     for id in ids {
-        limits.push(Limit { quota: BucketQuota::from(&quota), anchor: database.provision(id, quota).await? });
+        limits.push(Limit { quota: BucketQuota::at(&quota, 0), anchor: database.provision(id, quota).await? });
     }
     database.close().await;
     Ok(limits)

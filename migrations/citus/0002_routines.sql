@@ -140,7 +140,7 @@ begin
       from (select b.id from tollgate.token_buckets b where b.id > v_after order by b.id limit v_left) s;
     delete from tollgate.token_buckets b
      where b.id > v_after and b.id <= v_last
-       and not b.provisioned and b.full_at <= tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, v_unused)
+       and not b.provisioned and tollgate.is_full_since(b.full_at, b.anchor, b.step_ns, b.step_ticks, b.period_end, v_unused)
        and not exists (select 1 from tollgate.token_receipts r
                         where r.bucket = b.id and r.state = 'open' and r.expires_at > v_now);
     get diagnostics deleted = row_count;

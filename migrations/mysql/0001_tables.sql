@@ -15,6 +15,9 @@ create table if not exists token_migrations (
 --   'calendar'   all at once at the end of each period of the UTC calendar
 --   'continuous' one by one
 --   'once'       never; refill_seconds has no effect
+--   'calendar month in Europe/Berlin'
+--                all at once when a day, week, month or year of a time zone begins: see token_period_bounds; refill_seconds has no
+--                effect
 --
 -- Ids are bytes of UTF-8, so no collation merges 'A' with 'a', or 'a' with 'a '. An INSERT stores the bytes that the session
 -- sends: call set names utf8mb4 first if an id is not ASCII. An UPDATE can change the limits. The next request converts the
@@ -23,6 +26,7 @@ create table if not exists token_migrations (
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
 -- The grid of steps contains the creation time and extends to the past, because clocks can be set back.
 -- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
+-- The clock of a calendar period knows its own start and end. The first request after period_end starts the next period.
 --
 -- least(refill_seconds, 9000000000) keeps the nanoseconds of a period that is too long within bigint; a constraint refuses it.
 -- The columns that follow from the limits are defaults, not generated columns, which every UPDATE would compute anew.
@@ -30,16 +34,17 @@ create table if not exists token_buckets (
   id             varbinary(255) not null primary key,
   capacity       bigint not null comment 'tokens',
   refill_seconds decimal(19, 9) not null comment 'from empty to full',
-  refill         varchar(10) character set ascii collate ascii_bin not null default 'interval'
+  refill         varchar(80) character set ascii collate ascii_bin not null default 'interval'
                  comment 'how tokens come back',
   plan           varbinary(255) null comment 'the plan that the bucket follows, or null',
   provisioned    boolean not null default true comment 'false: created by its first request, can be swept',
   under_capacity bigint not null default (capacity) comment 'the limits that the state is under: its own, or an override''s',
   under_seconds  decimal(19, 9) not null default (refill_seconds),
-  under_refill   varchar(10) character set ascii collate ascii_bin not null default (refill),
+  under_refill   varchar(80) character set ascii collate ascii_bin not null default (refill),
   overridden     boolean not null default false comment 'whether the state is under an override''s limits',
   step_ns        bigint not null default (
-                   case refill when 'continuous' then 1 when 'once' then 9223372036854775807
+                   case when refill = 'continuous' then 1 when refill = 'once' then 9223372036854775807
+                     when refill like 'calendar %' then 31556952000000000
                      else greatest(cast(least(refill_seconds, 9000000000) * 1000000000 as signed), 1) end),
   step_ticks     bigint not null default (if(refill in ('continuous', 'once'), 1, capacity)),
   token_ticks    bigint not null default (
@@ -49,24 +54,31 @@ create table if not exists token_buckets (
                    cast(least(cast(capacity as decimal(40, 0)) * token_ticks, 9223372036854775807) as signed))
                  comment 'ticks from empty to full',
   anchor         bigint not null default (
-                   if(refill = 'calendar', 0,
+                   if(refill like 'calendar%', 0,
                       timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000 mod step_ns))
                  comment 'nanoseconds since 1970: start of the bucket''s clock',
   full_at        bigint not null default 0 comment 'ticks: when the bucket is full again',
   granted        bigint not null default 0 comment 'tokens granted since the creation of the row',
   max_granted_wait bigint not null default 0 comment 'ticks: the longest wait that was granted',
+  period_end     bigint not null default (if(refill like 'calendar %', 0, 9223372036854775807))
+                 comment 'nanoseconds since 1970: end of the calendar period; 0: the first request finds it',
   constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_bucket_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
   -- The same bounds as token_bucket_limits.
   constraint token_bucket_capacity_is_1_or_more check (capacity >= 1),
   constraint token_bucket_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
-  constraint token_bucket_refill_is_interval_calendar_continuous_or_once check (
-    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
-  constraint token_bucket_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
-  constraint token_bucket_refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000 or refill = 'once'),
+  constraint token_bucket_refill_has_a_valid_form check (
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')
+    or refill like 'calendar day%' or refill like 'calendar week%' or refill like 'calendar month%'
+    or refill like 'calendar year%'),
+  constraint token_bucket_refill_seconds_is_above_0 check (
+    refill_seconds > 0 or refill = 'once' or refill like 'calendar %'),
+  constraint token_bucket_refill_seconds_is_a_century_or_less check (
+    refill_seconds <= 3155760000 or refill = 'once' or refill like 'calendar %'),
   constraint token_bucket_refill_is_at_most_1_token_a_nanosecond check (
-    refill_seconds * 1000000000 >= capacity or refill = 'once'),
+    refill_seconds * 1000000000 >= capacity or refill = 'once'
+    or refill like 'calendar %' and capacity <= 31556952000000000),
   constraint token_bucket_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
     or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
@@ -84,7 +96,7 @@ create table if not exists token_plans (
   name           varbinary(255) not null primary key,
   capacity       bigint not null comment 'tokens',
   refill_seconds decimal(19, 9) not null comment 'from empty to full',
-  refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
+  refill         varchar(80) character set ascii collate ascii_bin not null default 'continuous'
                  comment 'as in token_buckets',
   mode           varchar(7) character set ascii collate ascii_bin null comment 'null: the mode of token_mode',
   mode_reason    text character set utf8mb4 null,
@@ -95,12 +107,17 @@ create table if not exists token_plans (
   -- The same bounds as token_bucket_limits.
   constraint token_plan_capacity_is_1_or_more check (capacity >= 1),
   constraint token_plan_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
-  constraint token_plan_refill_is_interval_calendar_continuous_or_once check (
-    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
-  constraint token_plan_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
-  constraint token_plan_refill_seconds_is_a_century_or_less check (refill_seconds <= 3155760000 or refill = 'once'),
+  constraint token_plan_refill_has_a_valid_form check (
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')
+    or refill like 'calendar day%' or refill like 'calendar week%' or refill like 'calendar month%'
+    or refill like 'calendar year%'),
+  constraint token_plan_refill_seconds_is_above_0 check (
+    refill_seconds > 0 or refill = 'once' or refill like 'calendar %'),
+  constraint token_plan_refill_seconds_is_a_century_or_less check (
+    refill_seconds <= 3155760000 or refill = 'once' or refill like 'calendar %'),
   constraint token_plan_refill_is_at_most_1_token_a_nanosecond check (
-    refill_seconds * 1000000000 >= capacity or refill = 'once'),
+    refill_seconds * 1000000000 >= capacity or refill = 'once'
+    or refill like 'calendar %' and capacity <= 31556952000000000),
   constraint token_plan_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
     or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))
@@ -151,7 +168,7 @@ create table if not exists token_overrides (
   id             varbinary(255) not null primary key comment 'the bucket; it need not exist yet',
   capacity       bigint null comment 'null: the limits do not change, only the mode does',
   refill_seconds decimal(19, 9) null,
-  refill         varchar(10) character set ascii collate ascii_bin not null default 'continuous'
+  refill         varchar(80) character set ascii collate ascii_bin not null default 'continuous'
                  comment 'as in token_buckets',
   mode           varchar(7) character set ascii collate ascii_bin null comment 'null: the mode of the plan or of token_mode',
   reason         text character set utf8mb4 not null,
@@ -165,13 +182,17 @@ create table if not exists token_overrides (
   -- The same bounds as token_bucket_limits.
   constraint token_override_capacity_is_1_or_more check (capacity >= 1),
   constraint token_override_capacity_is_at_most_as_many_as_a_century_has_ns check (capacity <= 3155760000000000000),
-  constraint token_override_refill_is_interval_calendar_continuous_or_once check (
-    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')),
-  constraint token_override_refill_seconds_is_above_0 check (refill_seconds > 0 or refill = 'once'),
+  constraint token_override_refill_has_a_valid_form check (
+    cast(refill as binary) in ('interval', 'calendar', 'continuous', 'once')
+    or refill like 'calendar day%' or refill like 'calendar week%' or refill like 'calendar month%'
+    or refill like 'calendar year%'),
+  constraint token_override_refill_seconds_is_above_0 check (
+    refill_seconds > 0 or refill = 'once' or refill like 'calendar %'),
   constraint token_override_refill_seconds_is_a_century_or_less check (
-    refill_seconds <= 3155760000 or refill = 'once'),
+    refill_seconds <= 3155760000 or refill = 'once' or refill like 'calendar %'),
   constraint token_override_refill_is_at_most_1_token_a_nanosecond check (
-    refill_seconds * 1000000000 >= capacity or refill = 'once'),
+    refill_seconds * 1000000000 >= capacity or refill = 'once'
+    or refill like 'calendar %' and capacity <= 31556952000000000),
   constraint token_override_rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
     or ((least(refill_seconds, 9000000000) * 1000000000 - 1) div greatest(capacity, 1) + 1) * cast(capacity as decimal(40, 0))

@@ -20,21 +20,22 @@
 drop procedure if exists token_prepare_bucket;
 create procedure token_prepare_bucket(
   in p_id varbinary(1024), in p_capacity bigint, in p_refill_seconds decimal(19, 9),
-  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024), in p_now bigint,
+  in p_refill varchar(80) character set ascii collate ascii_bin, in p_plan varbinary(1024), in p_now bigint,
   in p_least bigint,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
   out o_mode_until bigint, out o_changed boolean, out o_capacity bigint)
 modifies sql data
 sql security definer
 begin
-  declare b_capacity, b_anchor, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
+  declare b_capacity, b_anchor, b_period_end, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks bigint;
   declare u_capacity, w_capacity bigint;
   declare b_seconds, u_seconds, r_seconds, v_seconds, w_seconds decimal(19, 9);
-  declare b_refill, u_refill, r_refill, v_refill, w_refill varchar(10) character set ascii collate ascii_bin;
+  declare b_refill, u_refill, r_refill, v_refill, w_refill varchar(80) character set ascii collate ascii_bin;
   declare b_plan, r_plan varbinary(1024);
   declare b_provisioned, b_overridden boolean;
   declare r_capacity bigint default p_capacity;
-  declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_capacity, v_until, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end bigint;
+  declare v_stepped_back boolean default false;
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_changes_limits boolean default false;
 
@@ -46,15 +47,16 @@ begin
     declare exit handler for 1048, 1264, 1292, 1690, 1916, 3819, 4025
     begin
       call token_check_id('bucket id', p_id);
-      call token_bucket_limits('bucket', p_id, r_capacity, r_seconds, r_refill,
-                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      call token_bucket_limits('bucket', p_id, r_capacity, r_seconds, r_refill, p_now,
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end);
       resignal;
     end;
 
     select capacity, refill_seconds, refill, plan, provisioned, under_capacity, under_seconds, under_refill,
-           overridden, anchor, full_at, max_granted_wait, burst, step_ns, step_ticks, token_ticks
+           overridden, anchor, period_end, full_at, max_granted_wait, burst, step_ns, step_ticks, token_ticks
       into b_capacity, b_seconds, b_refill, b_plan, b_provisioned, u_capacity, u_seconds, u_refill,
-           b_overridden, b_anchor, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks, b_token_ticks
+           b_overridden, b_anchor, b_period_end, b_full_at, b_max_granted_wait, b_burst, b_step_ns, b_step_ticks,
+           b_token_ticks
       from token_buckets where id = p_id for update;
 
     -- Nanoseconds since 1970 end in 2262: a later time reads as no end.
@@ -79,8 +81,8 @@ begin
         set o_mode = v_mode, o_mode_until = v_until;
       end if;
     end if;
-    if r_refill = 'once' and b_refill = 'once' then
-      set r_seconds = b_seconds;  -- has no effect with 'once'
+    if r_refill = b_refill and (r_refill = 'once' or r_refill like 'calendar %') then
+      set r_seconds = b_seconds;  -- has no effect with these
     end if;
     set v_mode = null;
     select capacity, refill_seconds, refill, mode,
@@ -103,10 +105,10 @@ begin
     elseif b_capacity is null then
       -- Without strict mode, the server would truncate a longer id, and a MariaDB session can disable the table's checks.
       call token_check_id('bucket id', p_id);
-      call token_bucket_limits('bucket', p_id, r_capacity, r_seconds, r_refill,
-                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
-      insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor)
-      values (p_id, r_capacity, r_seconds, r_refill, r_plan, false, 0)
+      call token_bucket_limits('bucket', p_id, r_capacity, r_seconds, r_refill, p_now,
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end);
+      insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, anchor, step_ns, period_end)
+      values (p_id, r_capacity, r_seconds, r_refill, r_plan, false, coalesce(v_anchor, 0), v_step_ns, v_period_end)
       on duplicate key update id = token_buckets.id;
       set o_changed = true;
       leave rule;
@@ -127,28 +129,32 @@ begin
       set b_plan = r_plan, v_changes_limits = true;
     end if;
     if v_changes_limits then
-      call token_bucket_limits('bucket', p_id, b_capacity, b_seconds, b_refill,
-                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+      call token_bucket_limits('bucket', p_id, b_capacity, b_seconds, b_refill, p_now,
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end);
       update token_buckets set capacity = b_capacity, refill_seconds = b_seconds, refill = b_refill, plan = b_plan
        where id = p_id;
     end if;
 
     set v_capacity = coalesce(w_capacity, b_capacity), v_seconds = coalesce(w_seconds, b_seconds),
         v_refill = if(w_capacity is null, b_refill, w_refill);
+    set v_stepped_back = b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
+                         > b_burst + b_max_granted_wait + (1000000000 div b_step_ns + 1) * b_step_ticks;
     -- After a backward step of the clock, the bucket is emptied once: keys are denied for one refill at most.
-    if not (v_capacity = u_capacity and v_seconds = u_seconds and v_refill = u_refill)
-       or (coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks
-           and b_full_at - (p_now - b_anchor) div b_step_ns * b_step_ticks
-               > b_burst + b_max_granted_wait + (1000000000 div b_step_ns + 1) * b_step_ticks) then
+    if not (v_capacity = u_capacity and v_seconds = u_seconds and v_refill = u_refill) or b_period_end <= p_now
+       or (coalesce(o_mode, '') <> 'block' and p_least <= b_burst div b_token_ticks and v_stepped_back) then
+      -- A clock that was set back over the start of a period stays in the period, unless it was set back far.
       call token_bucket_limits('bucket', p_id, v_capacity, v_seconds, v_refill,
-                               v_burst, v_step_ns, v_step_ticks, v_token_ticks);
-      call token_convert_state(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_refill,
-                               b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
+                               if(v_stepped_back, p_now, greatest(p_now, b_anchor)),
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end);
+      call token_convert_state(p_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end,
+                               v_refill = u_refill,
+                               b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_period_end, b_full_at,
+                               b_max_granted_wait);
       update token_buckets
          set under_capacity = v_capacity, under_seconds = v_seconds, under_refill = v_refill,
              overridden = w_capacity is not null,
              burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
-             anchor = b_anchor, full_at = b_full_at, max_granted_wait = b_max_granted_wait
+             anchor = b_anchor, period_end = b_period_end, full_at = b_full_at, max_granted_wait = b_max_granted_wait
        where id = p_id;
       set o_changed = true;
     elseif b_overridden <> (w_capacity is not null) then

@@ -115,7 +115,7 @@ drop procedure if exists token_take_v1;
 create procedure token_take_v1(
   in p_id varchar(256) character set utf8mb4, in p_cost bigint, in p_max_wait bigint, in p_min_remaining bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
-  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
+  in p_refill varchar(80) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
   in p_request_id varchar(36) character set ascii, in p_hold bigint, in p_taking boolean, in p_exclusive boolean,
   inout io_times bigint,
   out o_outcome varchar(10) character set ascii, out o_mode varchar(7) character set ascii collate ascii_bin,
@@ -129,11 +129,11 @@ begin
   declare v_owns_transaction boolean default @@autocommit or p_exclusive;
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_id varbinary(1024) default cast(p_id as binary);
-  declare v_clock, v_max_granted_wait, v_due, v_until bigint;
+  declare v_clock, v_max_granted_wait, v_period_end, v_due, v_until bigint;
   declare v_plan varbinary(1024);
   declare v_capacity bigint;
   declare v_refill_seconds decimal(19, 9);
-  declare v_refill varchar(10) character set ascii collate ascii_bin;
+  declare v_refill varchar(80) character set ascii collate ascii_bin;
   declare v_has_rules boolean;
   declare v_attempt int default 0;
   declare v_times bigint;
@@ -172,12 +172,12 @@ begin
     end if;
     set v_times = io_times, io_times = 0;
     ready: loop
-      select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, max_granted_wait, plan, capacity,
+      select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, max_granted_wait, period_end, plan, capacity,
              refill_seconds, refill,
              overridden or capacity <> under_capacity or refill_seconds <> under_seconds or refill <> under_refill
              or p_capacity <> capacity or p_refill_seconds <> refill_seconds or p_refill <> refill
         into o_full_at, o_granted, o_burst, o_anchor, o_step_ns, o_step_ticks, o_token_ticks, v_max_granted_wait,
-             v_plan, v_capacity, v_refill_seconds, v_refill, v_has_rules
+             v_period_end, v_plan, v_capacity, v_refill_seconds, v_refill, v_has_rules
         from token_buckets where id = v_id for update;
       select v_has_rules is true or coalesce(max(mode <> 'enforce'), false)
              or exists (select 1 from token_overrides where id = v_id)
@@ -193,7 +193,7 @@ begin
           into v_has_rules
           from token_plans where name = coalesce(cast(p_plan as binary), v_plan);
       end if;
-      if not v_has_rules and (p_capacity is null or v_plan is null)
+      if not v_has_rules and (p_capacity is null or v_plan is null) and v_period_end > o_now
          and (o_full_at - v_clock <= o_burst + v_max_granted_wait + (1000000000 div o_step_ns + 1) * o_step_ticks
               or p_cost > o_burst div o_token_ticks - p_min_remaining) then
         leave ready;
@@ -250,7 +250,8 @@ begin
       set o_outcome = 'never';
     else
       set v_due = o_full_at + (p_cost + p_min_remaining - o_burst div o_token_ticks) * o_token_ticks;
-      if v_due > (o_now + if(o_mode = 'shadow', 0, p_max_wait) - o_anchor) div o_step_ns * o_step_ticks then
+      if v_due > (least(o_now + if(o_mode = 'shadow', 0, p_max_wait), v_period_end) - o_anchor) div o_step_ns
+                 * o_step_ticks then
         set o_outcome = if(o_mode = 'shadow', 'granted', 'denied');
       else
         if v_due > v_clock then

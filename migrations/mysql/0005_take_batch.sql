@@ -3,13 +3,14 @@
 -- Arguments: p_requests  as for token_take_batch_v1; only ids, limits and plans are read
 --            p_capacity, p_refill_seconds, p_refill, p_plan: limits or plan of requests that name neither; or null
 -- Result:    the buckets exist, full, under these limits or the plan's. The routine skips a bucket with an override, with a
---            plan that is unknown or has a mode, or with an invalid id or invalid limits: token_prepare_bucket handles these
+--            plan that is unknown or has a mode, with a calendar period, or with an invalid id or invalid limits:
+--            token_prepare_bucket handles these
 -- Errors:    none
 -- Locks:     the rows that the routine creates, in id order; the caller's transaction must hold no lock of a bucket
 drop procedure if exists token_create_batch;
 create procedure token_create_batch(
   in p_requests longtext character set utf8mb4, in p_capacity bigint, in p_refill_seconds decimal(19, 9),
-  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varbinary(1024))
+  in p_refill varchar(80) character set ascii collate ascii_bin, in p_plan varbinary(1024))
 modifies sql data
 sql security definer
 begin
@@ -26,7 +27,7 @@ begin
             from json_table(p_requests, '$[*]' columns (
                    id varchar(512) character set ascii path '$[0]', capacity bigint path '$[4]',
                    refill_seconds decimal(19, 9) path '$[5]',
-                   refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+                   refill varchar(80) character set ascii collate ascii_bin path '$[6]',
                    plan varchar(512) character set ascii path '$[7]')) as requests) as r
     left join token_plans p on r.capacity is null and p.name = r.plan and p.mode is null
     left join token_buckets b on b.id = r.id
@@ -69,7 +70,7 @@ end;
 drop procedure if exists token_take_uniform_v1;
 create procedure token_take_uniform_v1(
   in p_ids longtext character set utf8mb4, in p_cost bigint, in p_min_remaining bigint, in p_capacity bigint,
-  in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
+  in p_refill_seconds decimal(19, 9), in p_refill varchar(80) character set ascii collate ascii_bin,
   in p_plan varchar(256) character set utf8mb4, in p_exclusive boolean)
 modifies sql data
 sql security definer
@@ -86,7 +87,7 @@ begin
   declare v_plan varbinary(1024) default cast(p_plan as binary);
   declare v_capacity bigint default p_capacity;
   declare v_seconds decimal(19, 9) default p_refill_seconds;
-  declare v_refill varchar(10) character set ascii collate ascii_bin default p_refill;
+  declare v_refill varchar(80) character set ascii collate ascii_bin default p_refill;
   declare v_requests, v_matching, v_missing, v_creatable, v_grantable, v_cost, v_room, v_now, v_clock, v_after bigint;
   declare v_inserted bigint default 0;
   declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
@@ -310,7 +311,7 @@ begin
   declare v_each longtext character set utf8mb4 default '';
   declare v_mode_rules, v_overrides boolean;
   declare v_id, v_plan varbinary(1024);
-  declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
+  declare v_outcome, v_refill varchar(80) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_receipt varchar(36) character set ascii;
   declare v_refill_seconds decimal(19, 9);
@@ -322,7 +323,7 @@ begin
       from json_table(p_requests, '$[*]' columns (
              place for ordinality, id varchar(2048) character set ascii path '$[0]', cost bigint path '$[1]',
              max_wait bigint path '$[2]', min_remaining bigint path '$[3]', capacity bigint path '$[4]',
-             refill_seconds decimal(19, 9) path '$[5]', refill varchar(10) path '$[6]',
+             refill_seconds decimal(19, 9) path '$[5]', refill varchar(80) path '$[6]',
              plan varchar(2048) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
              hold bigint path '$[9]', times bigint path '$[10]')) as requests
      where v_one_by_one is null or json_contains(v_one_by_one, cast(place as char))
@@ -354,7 +355,7 @@ begin
                -- A value too large would read as null, which has a meaning. So the value is refused here.
                capacity bigint path '$[4]' error on error,
                refill_seconds decimal(19, 9) path '$[5]' error on error,
-               refill varchar(10) character set ascii collate ascii_bin path '$[6]',
+               refill varchar(80) character set ascii collate ascii_bin path '$[6]',
                plan varchar(512) character set ascii path '$[7]', receipt varchar(36) path '$[8]',
                hold bigint path '$[9]' error on error,
                times bigint path '$[10]' error on error)) as entries
@@ -371,7 +372,7 @@ begin
              case
                when r.cost < 1 or r.min_remaining < 0 or json_contains(v_one_by_one, cast(r.place as char)) then null
                when b.id is null then if(r.capacity is null and r.plan is null, 'unknown', null)
-               when b.overridden or b.capacity <> b.under_capacity
+               when b.overridden or b.period_end <= v_now or b.capacity <> b.under_capacity
                     or b.refill_seconds <> b.under_seconds or b.refill <> b.under_refill then null
                when r.capacity is not null
                  then if(b.plan is null and r.capacity = b.capacity

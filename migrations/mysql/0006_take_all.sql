@@ -39,7 +39,7 @@ begin
   declare v_denials, v_grants, v_steps longtext character set utf8mb4;  -- arrays, of which one is the answer
   declare v_pass int default 1;  -- 1: lock and prepare, 2: evaluate, 3: take, 4: done
   declare v_id, v_plan varbinary(1024);
-  declare v_outcome, v_refill varchar(10) character set ascii collate ascii_bin;
+  declare v_outcome, v_refill varchar(80) character set ascii collate ascii_bin;
   declare v_mode varchar(7) character set ascii;
   declare v_refill_seconds decimal(19, 9);
   declare v_place, v_capacity, v_cost, v_min_remaining, v_evaluated_at, v_times bigint;
@@ -50,7 +50,7 @@ begin
              place for ordinality, id varchar(2048) character set ascii path '$[0]',
              cost bigint path '$[1]' error on error, min_remaining bigint path '$[2]' error on error,
              capacity bigint path '$[3]' error on error, refill_seconds decimal(19, 9) path '$[4]' error on error,
-             refill varchar(10) path '$[5]', plan varchar(2048) character set ascii path '$[6]')) as limits
+             refill varchar(80) path '$[5]', plan varchar(2048) character set ascii path '$[6]')) as limits
      order by id, place;
   declare continue handler for not found set v_done = true;
   declare exit handler for sqlexception
@@ -74,14 +74,14 @@ begin
       select r.place, unhex(r.id) as id, r.cost, b.plan, b.full_at, b.granted, b.burst, b.anchor, b.step_ns, b.step_ticks,
              b.token_ticks,
              (v_evaluated_at - b.anchor) div b.step_ns * b.step_ticks as clock,
-             (v_evaluated_at + p_max_wait - b.anchor) div b.step_ns * b.step_ticks as latest,
+             (least(v_evaluated_at + p_max_wait, b.period_end) - b.anchor) div b.step_ns * b.step_ticks as latest,
              -- When the bucket has the tokens; null: never.
              if(r.cost <= b.burst div b.token_ticks - r.min_remaining,
                 b.full_at + (r.cost + r.min_remaining - b.burst div b.token_ticks) * b.token_ticks, null) as due,
              b.burst + b.max_granted_wait + (1000000000 div b.step_ns + 1) * b.step_ticks as max_owed,
              b.id is null and (r.capacity is not null or r.plan is not null) as missing,
              (r.cost between 1 and c_max_counted and r.min_remaining between 0 and c_max_counted
-              and not b.overridden
+              and not b.overridden and b.period_end > v_evaluated_at
               and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
               and if(r.capacity is null, r.plan is null or unhex(r.plan) <=> b.plan,
                      b.plan is null and r.capacity = b.capacity
@@ -91,7 +91,7 @@ begin
                cost bigint path '$[1]' error on error, min_remaining bigint path '$[2]' error on error,
                capacity bigint path '$[3]' error on error,
                refill_seconds decimal(19, 9) path '$[4]' error on error,
-               refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+               refill varchar(80) character set ascii collate ascii_bin path '$[5]',
                plan varchar(512) character set ascii path '$[6]')) as r
         left join token_buckets b on b.id = unhex(r.id)
          for update /*!80000 of b */  -- MySQL needs this, and MariaDB skips it
@@ -292,7 +292,7 @@ begin
                  cost bigint path '$[1]' error on error, min_remaining bigint path '$[2]' error on error,
                  capacity bigint path '$[3]' error on error,
                  refill_seconds decimal(19, 9) path '$[4]' error on error,
-                 refill varchar(10) character set ascii collate ascii_bin path '$[5]',
+                 refill varchar(80) character set ascii collate ascii_bin path '$[5]',
                  plan varchar(512) character set ascii path '$[6]'))) as requests
        -- The limit makes the server materialize the derived table, in this order.
        order by id limit 1000000000
@@ -310,7 +310,7 @@ begin
              -- True if the first request that names the bucket can create it.
              b.id is null and r.request = d.first and (r.capacity is not null or r.plan is not null) as missing,
              (r.cost between 1 and c_max_counted and r.min_remaining between 0 and c_max_counted
-              and not b.overridden
+              and not b.overridden and b.period_end > v_now
               and b.capacity = b.under_capacity and b.refill_seconds = b.under_seconds and b.refill = b.under_refill
               and if(r.capacity is null, r.plan is null or r.plan <=> b.plan,
                      b.plan is null and r.capacity = b.capacity
@@ -387,7 +387,7 @@ begin
     from json_table(v_plans, '$[*]' columns (
            request bigint path '$[0]', plan varchar(512) character set ascii path '$[1]', capacity bigint path '$[2]',
            refill_seconds decimal(19, 9) path '$[3]',
-           refill varchar(10) character set ascii collate ascii_bin path '$[4]')) as a
+           refill varchar(80) character set ascii collate ascii_bin path '$[4]')) as a
     left join token_plans p on p.name = unhex(a.plan) and p.mode is null and p.capacity = a.capacity
                                and p.refill_seconds = a.refill_seconds and p.refill = a.refill
    where a.plan is not null and p.name is null;

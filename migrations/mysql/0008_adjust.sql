@@ -23,7 +23,7 @@ adjust: begin
   declare v_state varchar(9) character set ascii;
   declare v_new boolean default false;
   declare v_now, v_clock, v_debt_end, v_max_owed, v_full_at, v_max_granted_wait, v_granted, v_burst bigint;
-  declare v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_anchor, v_period_end, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_known_cost, v_known_granted, v_known_scheduled_at, v_expires_at bigint;
   declare v_owed decimal(65, 0);
 
@@ -39,10 +39,26 @@ adjust: begin
   set v_receipt = unhex(replace(p_receipt, '-', ''));
   set o_outcome = 'done', o_given_back = 0;
 
-  select full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks, max_granted_wait
-    into v_full_at, v_granted, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks, v_max_granted_wait
-    from token_buckets where id = v_id for update;
-  call token_clock(v_now);
+  read_bucket: loop
+    select full_at, granted, burst, anchor, period_end, step_ns, step_ticks, token_ticks, max_granted_wait
+      into v_full_at, v_granted, v_burst, v_anchor, v_period_end, v_step_ns, v_step_ticks, v_token_ticks, v_max_granted_wait
+      from token_buckets where id = v_id for update;
+    if v_now is not null then
+      leave read_bucket;
+    end if;
+    call token_clock(v_now);
+    if v_period_end > v_now is not false then
+      leave read_bucket;
+    end if;
+    begin
+      -- Starts the current calendar period.
+      declare v_outcome, v_mode varchar(10) character set ascii;
+      declare v_until, v_capacity bigint;
+      declare v_changed boolean;
+      call token_prepare_bucket(v_id, null, null, null, null, v_now, c_max_counted, v_outcome, v_mode, v_until, v_changed,
+                                v_capacity);
+    end;
+  end loop;
   if p_kind = 'settle' then
     select state, cost, expires_at into v_state, v_known_cost, v_expires_at
       from token_receipts where id = v_receipt and bucket = v_id for update;
@@ -84,8 +100,8 @@ adjust: begin
   if p_kind = 'cancel' and v_granted = p_granted then
     set v_granted = greatest(v_granted - p_cost, 0);
   end if;
-  set v_clock = (v_now - v_anchor) div v_step_ns * v_step_ticks,
-      v_debt_end = (v_now + least(coalesce(p_max_debt, c_year), c_year) - 1 - v_anchor)
+  set v_clock = (least(v_now, v_period_end) - v_anchor) div v_step_ns * v_step_ticks,
+      v_debt_end = (least(v_now + least(coalesce(p_max_debt, c_year), c_year) - 1, v_period_end) - v_anchor)
                    div v_step_ns * v_step_ticks + 1 - v_token_ticks,
       v_max_owed = v_burst + v_max_granted_wait + (1000000000 div v_step_ns + 1) * v_step_ticks;
   if o_given_back >= 0 then
@@ -418,7 +434,7 @@ drop procedure if exists token_throttle_v1;
 create procedure token_throttle_v1(
   in p_id varchar(256) character set utf8mb4, in p_remaining bigint, in p_wait bigint,
   in p_capacity bigint, in p_refill_seconds decimal(19, 9),
-  in p_refill varchar(10) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
+  in p_refill varchar(80) character set ascii collate ascii_bin, in p_plan varchar(256) character set utf8mb4,
   in p_exclusive boolean, out o_outcome varchar(10) character set ascii)
 modifies sql data
 sql security definer
@@ -430,7 +446,7 @@ begin
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_mode varchar(7) character set ascii collate ascii_bin;
   declare v_now, v_until, v_capacity, v_clock, v_before, v_to bigint;
-  declare v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_full_at, v_max_granted_wait, v_burst, v_anchor, v_period_end, v_step_ns, v_step_ticks, v_token_ticks bigint;
   declare v_changed boolean;
   declare v_attempt int default 0;
   declare exit handler for sqlexception
@@ -450,8 +466,8 @@ begin
   throttle: begin
     ready: loop
       set v_burst = null;
-      select full_at, max_granted_wait, burst, anchor, step_ns, step_ticks, token_ticks
-        into v_full_at, v_max_granted_wait, v_burst, v_anchor, v_step_ns, v_step_ticks, v_token_ticks
+      select full_at, max_granted_wait, burst, anchor, period_end, step_ns, step_ticks, token_ticks
+        into v_full_at, v_max_granted_wait, v_burst, v_anchor, v_period_end, v_step_ns, v_step_ticks, v_token_ticks
         from token_buckets where id = v_id for update;
       call token_clock(v_now);
       -- p_least exceeds every capacity, so that the routine skips the check for a clock that was set back. The check is below.
@@ -488,8 +504,8 @@ begin
       set v_to = greatest(v_to, v_clock + v_burst - least(p_remaining, v_burst div v_token_ticks) * v_token_ticks);
     end if;
     if p_wait > 0 then
-      set v_to = greatest(v_to, (v_now + p_wait - 1 - v_anchor) div v_step_ns * v_step_ticks + 1 + v_burst
-                                - v_token_ticks);
+      set v_to = greatest(v_to, (least(v_now + p_wait - 1, v_period_end) - v_anchor) div v_step_ns * v_step_ticks + 1
+                                + v_burst - v_token_ticks);
     end if;
     set o_outcome = if(v_to > greatest(v_full_at, v_clock), 'lowered', 'unchanged');
     if o_outcome = 'lowered' then

@@ -86,19 +86,20 @@ end;
 drop procedure if exists token_create_bucket;
 create procedure token_create_bucket(
   in p_id varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
-  in p_refill varchar(10) character set ascii collate ascii_bin)
+  in p_refill varchar(80) character set ascii collate ascii_bin)
 modifies sql data
 sql security definer
 begin
   declare v_owns_transaction boolean default false;
   declare v_id varbinary(1024) default cast(p_id as binary);
   declare v_converts boolean;
-  declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
-  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait bigint;
+  declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end bigint;
+  declare b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_period_end, b_full_at, b_max_granted_wait bigint;
 
   call token_check_id('bucket id', v_id);
-  call token_bucket_limits('bucket', v_id, p_capacity, p_refill_seconds, p_refill,
-                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+  call token_clock(v_now);
+  call token_bucket_limits('bucket', v_id, p_capacity, p_refill_seconds, p_refill, v_now,
+                           v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end);
   call token_begin(false, v_owns_transaction);
   begin
     declare exit handler for sqlexception
@@ -108,8 +109,8 @@ begin
     end;
 
     call token_clock(v_now);
-    insert into token_buckets (id, capacity, refill_seconds, refill, anchor)
-    values (v_id, p_capacity, p_refill_seconds, p_refill, if(p_refill = 'calendar', 0, v_now mod v_step_ns))
+    insert into token_buckets (id, capacity, refill_seconds, refill, anchor, step_ns, period_end)
+    values (v_id, p_capacity, p_refill_seconds, p_refill, coalesce(v_anchor, v_now mod v_step_ns), v_step_ns, v_period_end)
     on duplicate key update id = token_buckets.id;
     -- Reads the clock after the row is locked, because the lock can take time.
     call token_clock(v_now);
@@ -117,12 +118,13 @@ begin
     -- state.
     select not overridden and capacity = under_capacity and refill_seconds = under_seconds and refill = under_refill
            and not (under_capacity = p_capacity and under_seconds = p_refill_seconds and under_refill = p_refill),
-           burst, step_ns, step_ticks, token_ticks, anchor, full_at, max_granted_wait
-      into v_converts, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait
+           burst, step_ns, step_ticks, token_ticks, anchor, period_end, full_at, max_granted_wait
+      into v_converts, b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_period_end, b_full_at, b_max_granted_wait
       from token_buckets where id = v_id for update;
     if v_converts then
-      call token_convert_state(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, p_refill,
-                        b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_full_at, b_max_granted_wait);
+      call token_convert_state(v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end, false,
+                               b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_period_end, b_full_at,
+                               b_max_granted_wait);
     end if;
     update token_buckets
        set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
@@ -130,7 +132,7 @@ begin
            under_seconds = if(v_converts, p_refill_seconds, under_seconds),
            under_refill = if(v_converts, p_refill, under_refill),
            burst = b_burst, step_ns = b_step_ns, step_ticks = b_step_ticks, token_ticks = b_token_ticks,
-           anchor = b_anchor, full_at = b_full_at, max_granted_wait = b_max_granted_wait
+           anchor = b_anchor, period_end = b_period_end, full_at = b_full_at, max_granted_wait = b_max_granted_wait
      where id = v_id;
     if v_owns_transaction then commit and no chain no release; end if;
   end;
@@ -148,16 +150,17 @@ end;
 drop procedure if exists token_create_plan;
 create procedure token_create_plan(
   in p_name varchar(256) character set utf8mb4, in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9),
-  in p_refill varchar(10) character set ascii collate ascii_bin)
+  in p_refill varchar(80) character set ascii collate ascii_bin)
 modifies sql data
 sql security definer
 begin
   declare v_name varbinary(1024) default cast(p_name as binary);
-  declare v_burst, v_step_ns, v_step_ticks, v_token_ticks bigint;
+  declare v_now, v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end bigint;
 
   call token_check_id('plan name', v_name);
-  call token_bucket_limits('plan', v_name, p_capacity, p_refill_seconds, p_refill,
-                           v_burst, v_step_ns, v_step_ticks, v_token_ticks);
+  call token_clock(v_now);
+  call token_bucket_limits('plan', v_name, p_capacity, p_refill_seconds, p_refill, v_now,
+                           v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end);
   insert into token_plans (name, capacity, refill_seconds, refill)
   values (v_name, p_capacity, p_refill_seconds, p_refill)
   on duplicate key update capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill;
@@ -176,7 +179,7 @@ end;
 drop procedure if exists token_create_plan_limit;
 create procedure token_create_plan_limit(
   in p_plan varchar(256) character set utf8mb4, in p_limit_name varchar(33) character set utf8mb4,
-  in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9), in p_refill varchar(10) character set ascii collate ascii_bin,
+  in p_capacity decimal(40, 20), in p_refill_seconds decimal(19, 9), in p_refill varchar(80) character set ascii collate ascii_bin,
   in p_cost_name varchar(33) character set utf8mb4)
 modifies sql data
 sql security definer
@@ -301,7 +304,7 @@ begin
   end if;
   call token_clock(v_now);
   update token_buckets
-     set full_at = (v_now - anchor) div step_ns * step_ticks, max_granted_wait = 0,
+     set full_at = (least(v_now, period_end) - anchor) div step_ns * step_ticks, max_granted_wait = 0,
          granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_counted)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;
@@ -475,7 +478,11 @@ begin
   declare v_done boolean default false;
   declare v_buckets cursor for
     select id from token_buckets
-     where id > v_after and id <= v_last and not provisioned and full_at <= (v_unused - anchor) div step_ns * step_ticks;
+     where id > v_after and id <= v_last and not provisioned
+       -- After the end of a calendar period, the clock does not know how long the next one lasts: debt in it counts for a period
+       -- more.
+       and full_at + if(period_end < 9223372036854775807 and full_at > step_ticks, step_ticks, 0)
+           <= (v_unused - anchor) div step_ns * step_ticks;
   declare v_windows cursor for
     select id from token_windows where id > v_after and id <= v_last and newest + interval_ns <= v_unused;
   declare v_receipts cursor for
@@ -511,7 +518,9 @@ begin
                select 1 from token_receipts force index (token_receipts_open)
                 where bucket = v_id and state = 'open' and expires_at > v_now limit 1 for update) then
         delete from token_buckets
-         where id = v_id and not provisioned and full_at <= (v_unused - anchor) div step_ns * step_ticks;
+         where id = v_id and not provisioned
+           and full_at + if(period_end < 9223372036854775807 and full_at > step_ticks, step_ticks, 0)
+               <= (v_unused - anchor) div step_ns * step_ticks;
         set o_deleted = o_deleted + row_count();
       end if;
     end loop;

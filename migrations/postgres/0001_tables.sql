@@ -50,9 +50,13 @@ return (date_part('epoch', pg_catalog.clock_timestamp()) * '1000000'::float8)::b
 --   'calendar'   all at once at the end of each period of the UTC calendar
 --   'continuous' one by one
 --   'once'       never; refill_seconds has no effect
+--   'calendar month in Europe/Berlin'
+--                all at once when a day, week, month or year of a time zone begins: see period_bounds; refill_seconds has no
+--                effect
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
 -- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
+-- The clock of a calendar period knows its own start and end. The first request after period_end starts the next period.
 -- burst to token_ticks hold the limits under which the state was last written: the row's own limits or an override's.
 --
 -- Decisions write no indexed column and pages keep free space, so that updates are heap-only. A tenth of each page is free, and
@@ -75,9 +79,12 @@ create table if not exists tollgate.token_buckets (
   step_ticks     bigint not null,
   token_ticks    bigint not null,
   granted_requests bigint,                                     -- requests that the last batch granted: it returns them
-  room           text default repeat(' ', 60)                  -- spaces; null from the first update on
+  room           text default repeat(' ', 60),                 -- spaces; null from the first update on
+  period_end     bigint not null default 9223372036854775807   -- nanoseconds since 1970: end of the calendar period
 )
 with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+alter table tollgate.token_buckets add column if not exists period_end bigint not null default 9223372036854775807;
 
 comment on table tollgate.token_buckets is 'Token buckets. Read them through tollgate.token_bucket_levels';
 

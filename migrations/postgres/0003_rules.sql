@@ -52,7 +52,7 @@ begin
       when (octet_length(new.name) between 1 and 255) is not true
         then format('its name has %s bytes: give 1 to 255', coalesce(octet_length(new.name), 0))
       when left(new.name, 1) = chr(1) then 'its name begins with U+0001: put something before it' end);
-    perform tollgate.bucket_limits(v_name, new.capacity, new.refill_seconds, new.refill);
+    perform tollgate.bucket_limits(v_name, new.capacity, new.refill_seconds, new.refill, tollgate.clock());
   elsif tg_argv[0] = 'override' then
     v_name := 'override of ' || quote_nullable(left(new.id, 255));
     v_error := coalesce(v_error, case
@@ -65,7 +65,7 @@ begin
         then 'it changes nothing: give capacity and refill_seconds, or a mode'
     end);
     if v_error is null and new.capacity is not null then
-      perform tollgate.bucket_limits(v_name, new.capacity, new.refill_seconds, new.refill);
+      perform tollgate.bucket_limits(v_name, new.capacity, new.refill_seconds, new.refill, tollgate.clock());
     end if;
   else
     v_name := 'token_mode';
@@ -89,7 +89,7 @@ alter table tollgate.token_plans enable always trigger plan_checks;
 alter table tollgate.token_mode enable always trigger mode_checks;
 alter table tollgate.token_overrides enable always trigger override_checks;
 
--- convert_state: converts a bucket's state to other limits.
+-- convert_state: converts a bucket's state to other limits, or to the current calendar period.
 --
 -- Arguments: p_id              the bucket
 --            p_capacity        tokens
@@ -101,7 +101,8 @@ alter table tollgate.token_overrides enable always trigger override_checks;
 -- Locks:     the bucket's row; the clock is read after that
 --
 -- The bucket keeps its available tokens, including fractions, up to the new capacity. If the clock was set back, the bucket
--- becomes empty.
+-- becomes empty. If a calendar period has ended, the tokens are those of the next one, because waits and debts reach no further.
+-- The next one has the new capacity if the periods stay the same.
 create or replace function tollgate.convert_state(
   p_id text, p_capacity numeric, p_refill_seconds numeric, p_refill text, p_overridden boolean)
 returns void
@@ -112,6 +113,8 @@ declare
   v_old       tollgate.token_buckets;
   v_new       tollgate.token_buckets;
   v_now       bigint;
+  v_clock     bigint;
+  v_same      boolean := false;  -- whether a calendar period has ended, and the new limits have the same periods
   v_owed      bigint;
   v_available numeric := 0;  -- in ticks of the old limits; negative while grants wait for their tokens
   c_year      constant bigint := 31622400000000000;  -- 366 days in nanoseconds
@@ -121,22 +124,33 @@ begin
     return;  -- The sweep deleted the row: the caller reads it again.
   end if;
   v_new := v_old;
-  select t.* into v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks
-    from tollgate.bucket_limits('bucket ' || quote_literal(p_id), p_capacity, p_refill_seconds, p_refill) t;
-  if p_refill = 'calendar' then
-    v_new.anchor := 0;
-  end if;
+  v_now := tollgate.clock();
+  v_clock := tollgate.bucket_clock(v_old, v_now);
+  -- A clock that was set back over the start of a period stays in the period, unless it was set back far.
+  select t.burst, t.step_ns, t.step_ticks, t.token_ticks, coalesce(t.anchor, v_old.anchor), t.period_end
+    into v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks, v_new.anchor, v_new.period_end
+    from tollgate.bucket_limits(
+           'bucket ' || quote_literal(p_id), p_capacity, p_refill_seconds, p_refill,
+           case when v_old.full_at - v_clock > tollgate.bucket_max_owed(v_old) then v_now
+                else greatest(v_now, v_old.anchor) end) t;
   if v_old.overridden <> p_overridden
-     and (v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks, v_new.anchor)
-         = (v_old.burst, v_old.step_ns, v_old.step_ticks, v_old.token_ticks, v_old.anchor) then
+     and (v_new.burst, v_new.step_ns, v_new.step_ticks, v_new.token_ticks, v_new.anchor, v_new.period_end)
+         = (v_old.burst, v_old.step_ns, v_old.step_ticks, v_old.token_ticks, v_old.anchor, v_old.period_end) then
     -- The override's limits equal the bucket's own: the state does not change.
     update tollgate.token_buckets b set overridden = p_overridden where b.id = p_id;
     return;
   end if;
 
-  v_now := tollgate.clock();
-  v_owed := v_old.full_at - tollgate.bucket_clock(v_old, v_now);
-  if v_owed <= tollgate.bucket_max_owed(v_old) then
+  if v_old.period_end <= v_now then
+    -- The old clock knows no period but the next. That one has also ended if it is not the current one of the same periods.
+    select (t.period_start, t.period_end) is not distinct from (v_old.anchor, v_old.period_end) into v_same
+      from tollgate.period_bounds(p_refill, v_old.anchor) t;
+    v_clock := v_old.step_ticks * case when v_same and v_new.anchor > v_old.period_end then 2 else 1 end;
+  end if;
+  v_owed := v_old.full_at - v_clock;
+  if v_same then
+    v_available := v_new.burst - greatest(v_owed, 0);
+  elsif v_owed <= tollgate.bucket_max_owed(v_old) then
     v_available := v_old.burst - greatest(v_owed, 0);
   end if;
   v_available := v_available * v_new.token_ticks;
@@ -144,7 +158,7 @@ begin
                      v_old.token_ticks);
   v_new.full_at := least(
     tollgate.bucket_clock(v_new, v_now) + v_new.burst - least(v_available, v_new.burst),
-    tollgate.bucket_clock(v_new, v_now + c_year) + v_new.burst);
+    tollgate.bucket_clock(v_new, least(v_now + c_year, v_new.period_end)) + v_new.burst);
 
   update tollgate.token_buckets b
      set burst = v_new.burst,
@@ -152,6 +166,7 @@ begin
          step_ticks = v_new.step_ticks,
          token_ticks = v_new.token_ticks,
          anchor = v_new.anchor,
+         period_end = v_new.period_end,
          full_at = v_new.full_at,
          max_granted_wait = greatest(v_new.full_at - v_new.burst - tollgate.bucket_clock(v_new, v_now), 0),
          overridden = p_overridden
@@ -181,16 +196,23 @@ begin
       using errcode = 'check_violation';
   end if;
   if tg_op = 'INSERT' then
-    select t.* into new.burst, new.step_ns, new.step_ticks, new.token_ticks
-      from tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill) t;
+    v_limits := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill,
+                                       tollgate.clock());
+    new.burst := v_limits.burst;
+    new.step_ns := v_limits.step_ns;
+    new.step_ticks := v_limits.step_ticks;
+    new.token_ticks := v_limits.token_ticks;
+    new.period_end := v_limits.period_end;
     -- The grid of periods contains the creation time and extends to the past, because clocks can be set back.
-    new.anchor := case when new.refill = 'calendar' then 0 else new.anchor % new.step_ns end;
+    new.anchor := coalesce(v_limits.anchor, new.anchor % new.step_ns);
     return new;
   end if;
-  v_limits := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill);
+  v_limits := tollgate.bucket_limits('bucket ' || quote_nullable(new.id), new.capacity, new.refill_seconds, new.refill,
+                                     greatest(tollgate.clock(), new.anchor));
   if not new.overridden
-     and (v_limits <> row(new.burst, new.step_ns, new.step_ticks, new.token_ticks)
-          or new.refill = 'calendar' and new.anchor <> 0) then
+     and (v_limits.burst, v_limits.step_ns, v_limits.step_ticks, v_limits.token_ticks, coalesce(v_limits.anchor, new.anchor),
+          v_limits.period_end)
+         <> (new.burst, new.step_ns, new.step_ticks, new.token_ticks, new.anchor, new.period_end) then
     perform tollgate.convert_state(new.id, new.capacity, new.refill_seconds, new.refill, false);
   end if;
   return null;
@@ -275,8 +297,8 @@ begin
   p_capacity := coalesce(p_capacity, p.capacity);
   p_refill_seconds := coalesce(p_refill_seconds, p.refill_seconds);
   p_refill := coalesce(p_refill, p.refill);
-  if p_refill = 'once' and b.refill = 'once' then
-    p_refill_seconds := b.refill_seconds;  -- has no effect with 'once'
+  if p_refill = b.refill and (p_refill = 'once' or p_refill like 'calendar %') then
+    p_refill_seconds := b.refill_seconds;  -- has no effect with these
   end if;
   capacity := coalesce(o.capacity, p_capacity, b.capacity);
   v_plan := case when v_quota and b.provisioned then b.plan else p.name end;
@@ -285,7 +307,7 @@ begin
     return;
   elsif abs(p_refill_seconds) >= 10000000000 then
     -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
-    perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill);
+    perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity, p_refill_seconds, p_refill, p_now);
   elsif not v_exists and p_capacity is null then
     outcome := 'unknown';
   elsif not v_exists then
@@ -299,10 +321,11 @@ begin
     outcome := 'conflict';
   elsif o.capacity is not null then
     select not b.overridden
-           or (t.burst, t.step_ns, t.token_ticks) <> (b.burst, b.step_ns, b.token_ticks)
-           or (o.refill = 'calendar' and b.anchor <> 0)
+           or (t.burst, t.step_ns, t.token_ticks, coalesce(t.anchor, b.anchor), t.period_end)
+              <> (b.burst, b.step_ns, b.token_ticks, b.anchor, b.period_end)
       into changed
-      from tollgate.bucket_limits('override of ' || quote_literal(p_id), o.capacity, o.refill_seconds, o.refill) t;
+      from tollgate.bucket_limits('override of ' || quote_literal(p_id), o.capacity, o.refill_seconds, o.refill,
+                                  greatest(p_now, b.anchor)) t;
     if changed then
       perform tollgate.convert_state(p_id, o.capacity, o.refill_seconds, o.refill, true);
     end if;
@@ -319,7 +342,7 @@ begin
        and ((p_capacity, p_refill_seconds, p_refill) <> (t.capacity, t.refill_seconds, t.refill)
             or t.plan is distinct from v_plan);
     changed := true;
-  elsif b.overridden then
+  elsif b.overridden or b.period_end <= p_now then
     perform tollgate.convert_state(p_id, b.capacity, b.refill_seconds, b.refill, false);
     changed := true;
   end if;
@@ -330,9 +353,9 @@ begin
     select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
     p_now := tollgate.clock();
     if b.full_at - tollgate.bucket_clock(b, p_now) > tollgate.bucket_max_owed(b) then
-      update tollgate.token_buckets t
-         set full_at = tollgate.bucket_clock(b, p_now) + b.burst, max_granted_wait = 0
-       where t.id = p_id;
+      perform tollgate.convert_state(
+        p_id, coalesce(o.capacity, b.capacity), case when o.capacity is null then b.refill_seconds else o.refill_seconds end,
+        case when o.capacity is null then b.refill else o.refill end, b.overridden);
     end if;
     changed := true;
   end if;

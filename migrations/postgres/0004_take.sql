@@ -98,7 +98,7 @@ begin
         into v_has_rules
         from tollgate.token_plans p where p.name = coalesce(p_plan, b.plan);
     end if;
-    if b.id is null or v_has_rules is not false or b.overridden
+    if b.id is null or v_has_rules is not false or b.overridden or b.period_end <= v_now
        or (case when p_capacity is null
              then p_refill_seconds is not null or p_refill is not null
              else b.plan is not null or p_capacity <> b.capacity or p_refill_seconds <> b.refill_seconds
@@ -157,7 +157,7 @@ begin
       continue;
     else
       if v_mode is null then
-        v_latest := v_spare + tollgate.bucket_clock(b, v_now + p_max_wait);
+        v_latest := v_spare + tollgate.bucket_clock(b, least(v_now + p_max_wait, b.period_end));
       end if;
       if b.full_at > v_latest then
         v_outcome := case v_mode when 'shadow' then 'granted' else 'denied' end;
@@ -232,7 +232,7 @@ begin
      set room = null,
          granted = t.granted + p_cost,
          full_at = greatest(t.full_at, tollgate.ticks_at(t.anchor, t.step_ns, t.step_ticks, v_now)) + p_cost * t.token_ticks
-   where t.id = p_id and not t.overridden
+   where t.id = p_id and not t.overridden and t.period_end > v_now
      and case when p_capacity is not null
            then t.plan is null and t.capacity = p_capacity and t.refill_seconds = p_refill_seconds and t.refill = p_refill
            else p_refill_seconds is null and p_refill is null and (p_plan is null or t.plan = p_plan)

@@ -142,6 +142,7 @@ begin
            cross join lateral (select tollgate.clock() as now where u.id is not null) c
      where t.id = u.id
        and tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
+       and t.period_end > c.now
        and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
        and u.place not in (select d.place from unnest(p_done) d (place))
        and case when u.cost <= t.burst / t.token_ticks - u.min_remaining  -- within the capacity
@@ -194,6 +195,7 @@ begin
     join tollgate.token_buckets t on t.id = u.id
    cross join lateral (select tollgate.clock() as now where t.id is not null) c
    where tollgate.has_limits(t, p_capacities[u.rule], p_refill_seconds[u.rule], p_refills[u.rule], p_plans[u.rule])
+     and t.period_end > c.now
      and (not p_overrides or not exists (select from tollgate.token_overrides o where o.id = u.id))
      and u.place not in (select d.place from unnest(p_done) d (place))
      -- False if the clock was set back.
@@ -239,18 +241,19 @@ begin
        and (select t.id from tollgate.token_buckets t where t.id = u.id) is null  -- a join would read the whole table
      order by u.id collate "C", u.place
   ), limits as materialized (  -- once for each rule
-    select n.rule, x.burst, x.step_ns, x.step_ticks, x.token_ticks
+    select n.rule, x.burst, x.step_ns, x.step_ticks, x.token_ticks, coalesce(x.anchor, 0) as anchor, x.period_end
       from (select m.rule, min(m.id) as id from new m group by m.rule) n
      cross join lateral tollgate.bucket_limits(
-       'bucket ' || quote_literal(n.id), p_capacities[n.rule], round(p_refill_seconds[n.rule], 9), p_refills[n.rule]) x
+       'bucket ' || quote_literal(n.id), p_capacities[n.rule], round(p_refill_seconds[n.rule], 9), p_refills[n.rule],
+       tollgate.clock()) x
   ), made as (
     insert into tollgate.token_buckets as t
       (id, capacity, refill_seconds, refill, plan, provisioned, anchor, full_at, granted, burst, step_ns, step_ticks,
-       token_ticks)
-    select n.id, p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule], p_plans[n.rule], false, 0,
-           c.now / n.step_ns * n.step_ticks + n.times * n.cost * n.token_ticks, n.times * n.cost, n.burst, n.step_ns,
-           n.step_ticks, n.token_ticks
-      from (select n.*, l.burst, l.step_ns, l.step_ticks, l.token_ticks
+       token_ticks, period_end)
+    select n.id, p_capacities[n.rule], p_refill_seconds[n.rule], p_refills[n.rule], p_plans[n.rule], false, n.anchor,
+           tollgate.ticks_at(n.anchor, n.step_ns, n.step_ticks, c.now) + n.times * n.cost * n.token_ticks, n.times * n.cost,
+           n.burst, n.step_ns, n.step_ticks, n.token_ticks, n.period_end
+      from (select n.*, l.burst, l.step_ns, l.step_ticks, l.token_ticks, l.anchor, l.period_end
               from new n join limits l on l.rule = n.rule order by n.id collate "C") n
      -- Read for each row after the sort, when the row is inserted.
      cross join lateral (select tollgate.clock() as now where n.id is not null) c
@@ -263,7 +266,8 @@ begin
          -- Entries that waited for another session's row, whose insert was rolled back, and those that emptied their bucket.
          array_agg(n.place) filter (
            where n.times < n.wanted
-                 or (m.now - c_stale) / m.step_ns * m.step_ticks > m.full_at - m.granted * m.token_ticks)
+                 or tollgate.ticks_at(m.anchor, m.step_ns, m.step_ticks, m.now - c_stale)
+                    > m.full_at - m.granted * m.token_ticks)
     into v_decided
     from made m
     join new n on n.id = m.id;
@@ -542,7 +546,8 @@ begin
       exit when not tollgate.follows_plan(b.plan, b.capacity, b.refill_seconds, b.refill);
     end if;
     v_clock := tollgate.bucket_clock(b, v_now);
-    exit when p_cost > b.burst / b.token_ticks - p_min_remaining or b.full_at - v_clock > tollgate.bucket_max_owed(b);
+    exit when p_cost > b.burst / b.token_ticks - p_min_remaining or b.full_at - v_clock > tollgate.bucket_max_owed(b)
+              or b.period_end <= v_now;
     v_granted := least(p_times, tollgate.bucket_grants(b, p_cost, p_min_remaining, v_now));
     if v_granted < 1 then
       return next tollgate.answers_of(1, p_times, ('denied', null, v_now, v_now, b.full_at, b.granted, b.burst, b.anchor,

@@ -36,7 +36,9 @@ begin
     t.outcome := 'never';
   else
     v_due := tollgate.bucket_due(p_bucket, p_cost, p_min_remaining);
-    if v_due <= tollgate.bucket_clock(p_bucket, p_now + case p_mode when 'shadow' then 0 else p_max_wait end) then
+    if v_due <= tollgate.bucket_clock(
+                  p_bucket, greatest(p_now, least(p_now + case p_mode when 'shadow' then 0 else p_max_wait end,
+                                                  p_bucket.period_end))) then
       t.outcome := 'granted';
       t.mode := null;
       if v_due > tollgate.bucket_clock(p_bucket, p_now) then
@@ -174,6 +176,7 @@ begin
       v_mode := null;
       v_capacity := null;
       if v_has_rules is not false or b.id is null or p_plans[v_place] is not null or b.plan is not null or b.overridden
+         or b.period_end <= v_now
          or p_capacities[v_place] <> b.capacity or p_refill_seconds[v_place] <> b.refill_seconds
          or p_refills[v_place] <> b.refill
          or num_nulls(p_capacities[v_place], p_refill_seconds[v_place], p_refills[v_place]) in (1, 2)
@@ -300,7 +303,7 @@ begin
          order by l.id for no key update of l
       ), fit as materialized (
         select count(distinct (x.b).id) = cardinality(p_ids) and bool_and(
-                 not (x.b).overridden
+                 not (x.b).overridden and (x.b).period_end > tollgate.clock()
                  and case
                        when x.plan is null
                          then (x.b).plan is null
@@ -312,7 +315,7 @@ begin
                      end
                  and case when x.cost <= (x.b).burst / (x.b).token_ticks - x.min_remaining
                        then tollgate.bucket_due(x.b, x.cost, x.min_remaining)
-                            <= tollgate.bucket_clock(x.b, tollgate.clock() + p_max_wait)
+                            <= tollgate.bucket_clock(x.b, least(tollgate.clock() + p_max_wait, (x.b).period_end))
                        else false end
                  and (x.b).full_at - tollgate.bucket_clock(x.b, tollgate.clock())
                      <= tollgate.bucket_max_owed(x.b)) as fits,
@@ -410,7 +413,7 @@ begin
                  - i.min_remaining as left,
                -- Whether only the tokens decide.
                coalesce(
-                 v_enforced
+                 v_enforced and l.period_end > c.now
                  and case
                        when i.plan is null
                          then tollgate.has_limits(l, i.capacity, i.refill_seconds, i.refill, null)

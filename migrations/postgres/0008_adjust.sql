@@ -47,6 +47,14 @@ begin
   given_back := 0;
   select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
   v_now := tollgate.clock();
+  if b.period_end <= v_now then
+    -- Another session can have changed the settings of the bucket, so that one step does not suffice.
+    for v_step in 1 .. 4 loop
+      perform from tollgate.prepare_bucket(p_id, null, null, null, null, v_now, false) t where t.changed;
+      exit when not found;
+    end loop;
+    select t.* into b from tollgate.token_buckets t where t.id = p_id;
+  end if;
   select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id for update;
   v_known := found;
   if v_known then
@@ -76,7 +84,7 @@ begin
     on conflict (id, bucket) do update
        set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   end if;
-  v_clock := tollgate.bucket_clock(b, v_now);
+  v_clock := tollgate.bucket_clock(b, least(v_now, b.period_end));
   if p_kind = 'cancel' then
     given_back := greatest(p_cost - v_later, 0);
     b.granted := greatest(b.granted - case when v_later = 0 then p_cost else 0 end, 0);
@@ -96,7 +104,8 @@ begin
     end if;
     b.full_at := greatest(b.full_at, least(
       greatest(b.full_at, v_clock)::numeric - given_back::numeric * b.token_ticks,
-      greatest(v_clock, tollgate.bucket_clock(b, v_now + least(p_max_debt, c_year) - 1) + 1 - b.token_ticks)::numeric
+      greatest(v_clock, tollgate.bucket_clock(b, least(v_now + least(p_max_debt, c_year) - 1, b.period_end)) + 1
+                        - b.token_ticks)::numeric
         + b.burst));
     b.granted := least(b.granted::numeric - given_back, c_max_counted);
   end if;
@@ -326,7 +335,7 @@ begin
       case when p_remaining is not null
         then v_clock + b.burst - least(p_remaining, b.burst / b.token_ticks) * b.token_ticks end,
       case when p_wait > 0
-        then tollgate.bucket_clock(b, v_now + p_wait - 1) + 1 + b.burst - b.token_ticks end);
+        then tollgate.bucket_clock(b, least(v_now + p_wait - 1, b.period_end)) + 1 + b.burst - b.token_ticks end);
     v_lowered := v_full_at > greatest(b.full_at, v_clock);
     if v_lowered then
       b.full_at := v_full_at;

@@ -46,8 +46,10 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
                              and (o.refill <> 'continuous'
                                   or ceil(o.refill_seconds * 1000000000 / greatest(o.capacity, 1)) * o.capacity
                                      <= least(o.refill_seconds * 1001000000, 3155760000000000000)))
-                then tollgate.bucket_limits('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill)
-                     = row(b.burst, b.step_ns, b.step_ticks, b.token_ticks) end
+                then (select (t.burst, t.step_ns, t.step_ticks, t.token_ticks) = (b.burst, b.step_ns, b.step_ticks, b.token_ticks)
+                        from tollgate.bucket_limits('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill,
+                                                    b.anchor) t)
+                when o.refill like 'calendar %' then (o.capacity, 1) = (b.burst, b.token_ticks) end
  cross join lateral (
    select case when b.burst between 1 and 4611686018427387903 and b.token_ticks >= 1
                     and b.step_ticks between 1 and b.step_ns and b.anchor between 0 and 4611686018427387903
@@ -57,6 +59,9 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
                               <= (9223372036854775807 - b.anchor) / b.step_ns
                          then tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, n.now) end
           end as clock) l;
+
+-- The view called it in a schema before the first release.
+drop function if exists tollgate.bucket_limits(text, numeric, numeric, text);
 
 comment on view tollgate.token_bucket_levels is 'Each bucket: capacity, tokens available now, full at, next refill';
 

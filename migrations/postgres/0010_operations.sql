@@ -20,7 +20,7 @@ begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
     perform tollgate.bucket_limits('bucket ' || quote_nullable(left(p_id, 255)), p_capacity,
-                                   round(p_refill_seconds, 9), p_refill);
+                                   round(p_refill_seconds, 9), p_refill, tollgate.clock());
   end if;
   insert into tollgate.token_buckets as b (id, capacity, refill_seconds, refill)
   values (p_id, p_capacity, p_refill_seconds, p_refill)
@@ -66,7 +66,7 @@ begin
   if abs(round(p_refill_seconds, 9)) >= 10000000000 then
     -- Exceeds the column: bucket_limits raises the error that the trigger would raise.
     perform tollgate.bucket_limits('plan ' || quote_nullable(left(p_name, 255)), p_capacity,
-                                   round(p_refill_seconds, 9), p_refill);
+                                   round(p_refill_seconds, 9), p_refill, tollgate.clock());
   end if;
   insert into tollgate.token_plans as p (name, capacity, refill_seconds, refill)
   values (p_name, p_capacity, p_refill_seconds, p_refill)
@@ -204,7 +204,7 @@ begin
   end if;
   v_now := tollgate.clock();
   update tollgate.token_buckets b
-     set full_at = tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, v_now), max_granted_wait = 0,
+     set full_at = tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, least(v_now, b.period_end)), max_granted_wait = 0,
          granted = least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted)
    where b.id = p_id;
   v_found := found;
@@ -359,11 +359,13 @@ begin
     delete from tollgate.token_buckets b
      using (select c.id from tollgate.token_buckets c
              where c.id > v_after and c.id <= v_last
-               and not c.provisioned and c.full_at <= tollgate.ticks_at(c.anchor, c.step_ns, c.step_ticks, v_unused)
+               and not c.provisioned
+               and tollgate.is_full_since(c.full_at, c.anchor, c.step_ns, c.step_ticks, c.period_end, v_unused)
                and (select true from tollgate.token_receipts r
                      where r.bucket = c.id and r.state = 'open' and r.expires_at > v_now limit 1) is null
              order by c.id for update skip locked) f
-     where b.id = f.id and not b.provisioned and b.full_at <= tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, v_unused);
+     where b.id = f.id and not b.provisioned
+       and tollgate.is_full_since(b.full_at, b.anchor, b.step_ns, b.step_ticks, b.period_end, v_unused);
     get diagnostics deleted = row_count;
     if v_count = v_left then
       next := 'buckets/' || v_last;

@@ -17,9 +17,13 @@ create table if not exists token_migrations (
 --   'calendar'   all at once at the end of each period of the UTC calendar
 --   'continuous' one by one
 --   'once'       never; refill_seconds has no effect
+--   'calendar month in Europe/Berlin'
+--                all at once when a day, week, month or year of a time zone begins; refill_seconds has no effect. The text after
+--                'calendar ' is that of tollgate::model::CalendarPeriod
 --
 -- The state counts ticks of the bucket's own clock, which starts at anchor and advances by step_ticks every step_ns.
 -- With 'continuous', a tick is a nanosecond. With the others, a tick is a token and a step is the whole period, or never ends.
+-- The clock of a calendar period knows its own start and end. The first request after period_end starts the next period.
 --
 -- Uses julianday, because other clients from SQLite 3.38 on also run defaults and views. unixepoch('subsec') needs 3.42.
 create table if not exists token_buckets (
@@ -37,11 +41,14 @@ create table if not exists token_buckets (
   full_at        integer not null default 0,       -- ticks: when the bucket is full again
   granted        integer not null default 0,       -- tokens granted since the creation of the row
   max_granted_wait integer not null default 0,     -- ticks: the longest wait that was granted
+  period_end     integer,                          -- nanoseconds since 1970: end of the calendar period; null: unknown yet
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   step_ns        integer as (
                    case coalesce(over_refill, refill)
                      when 'continuous' then 1 when 'once' then 9223372036854775807
-                     else coalesce(over_refill_ns, refill_ns) end),
+                     when 'interval' then coalesce(over_refill_ns, refill_ns)
+                     when 'calendar' then coalesce(over_refill_ns, refill_ns)
+                     else coalesce(period_end - anchor, 31556952000000000) end),
   step_ticks     integer as (
                    case when coalesce(over_refill, refill) in ('continuous', 'once') then 1
                      else coalesce(over_capacity, capacity) end),
@@ -56,14 +63,17 @@ create table if not exists token_buckets (
   constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1)), -- windows' receipts begin so
   constraint capacity_is_1_or_more check (capacity >= 1),
   constraint capacity_is_at_most_as_many_as_a_century_has_nanoseconds check (capacity <= 3155760000000000000),
-  constraint refill_is_interval_calendar_continuous_or_once check (
-    refill in ('interval', 'calendar', 'continuous', 'once')),
-  constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once'),
+  constraint refill_has_a_valid_form check (
+    refill in ('interval', 'calendar', 'continuous', 'once')
+    or refill like 'calendar day%' or refill like 'calendar week%' or refill like 'calendar month%'
+    or refill like 'calendar year%'),
+  constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once' or refill like 'calendar %'),
   constraint refill_seconds_is_a_century_or_less check (
-    refill = 'once'
+    refill = 'once' or refill like 'calendar %'
     or (refill_seconds <= 3155760000 and (
       refill <> 'continuous' or (refill_ns + capacity - 1) / capacity * capacity <= 3155760000000000000))),
-  constraint refill_is_at_most_1_token_a_nanosecond check (refill_ns >= capacity or refill = 'once'),
+  constraint refill_is_at_most_1_token_a_nanosecond check (
+    refill_ns >= capacity or refill = 'once' or refill like 'calendar %'),
   constraint rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
     or (refill_ns + capacity - 1) / capacity * capacity - refill_ns <= refill_ns / 1000)
@@ -72,9 +82,10 @@ create table if not exists token_buckets (
 -- The grid of periods contains the creation time and extends to the past, because clocks can be set back.
 drop trigger if exists token_bucket_begins;
 create trigger token_bucket_begins after insert on token_buckets
-when new.anchor >= new.step_ns or (new.anchor <> 0 and new.refill = 'calendar') begin
+when new.full_at = 0 and new.period_end is null
+     and (new.anchor >= new.step_ns or new.anchor <> 0 and new.refill like 'calendar%') begin
   update token_buckets
-     set anchor = case new.refill when 'calendar' then 0 else new.anchor % new.step_ns end
+     set anchor = case when new.refill like 'calendar%' then 0 else new.anchor % new.step_ns end
    where id = new.id;
 end;
 
@@ -99,14 +110,17 @@ create table if not exists token_plans (
   constraint name_does_not_begin_with_u0001 check (substr(name, 1, 1) <> char(1)),
   constraint capacity_is_1_or_more check (capacity >= 1),
   constraint capacity_is_at_most_as_many_as_a_century_has_nanoseconds check (capacity <= 3155760000000000000),
-  constraint refill_is_interval_calendar_continuous_or_once check (
-    refill in ('interval', 'calendar', 'continuous', 'once')),
-  constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once'),
+  constraint refill_has_a_valid_form check (
+    refill in ('interval', 'calendar', 'continuous', 'once')
+    or refill like 'calendar day%' or refill like 'calendar week%' or refill like 'calendar month%'
+    or refill like 'calendar year%'),
+  constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once' or refill like 'calendar %'),
   constraint refill_seconds_is_a_century_or_less check (
-    refill = 'once'
+    refill = 'once' or refill like 'calendar %'
     or (refill_seconds <= 3155760000 and (
       refill <> 'continuous' or (refill_ns + capacity - 1) / capacity * capacity <= 3155760000000000000))),
-  constraint refill_is_at_most_1_token_a_nanosecond check (refill_ns >= capacity or refill = 'once'),
+  constraint refill_is_at_most_1_token_a_nanosecond check (
+    refill_ns >= capacity or refill = 'once' or refill like 'calendar %'),
   constraint rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
     or (refill_ns + capacity - 1) / capacity * capacity - refill_ns <= refill_ns / 1000),
@@ -169,14 +183,17 @@ create table if not exists token_overrides (
   constraint it_changes_the_limits_or_the_mode check (capacity is not null or mode is not null),
   constraint capacity_is_1_or_more check (capacity >= 1),
   constraint capacity_is_at_most_as_many_as_a_century_has_nanoseconds check (capacity <= 3155760000000000000),
-  constraint refill_is_interval_calendar_continuous_or_once check (
-    refill in ('interval', 'calendar', 'continuous', 'once')),
-  constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once'),
+  constraint refill_has_a_valid_form check (
+    refill in ('interval', 'calendar', 'continuous', 'once')
+    or refill like 'calendar day%' or refill like 'calendar week%' or refill like 'calendar month%'
+    or refill like 'calendar year%'),
+  constraint refill_seconds_is_above_0 check (refill_ns >= 1 or refill = 'once' or refill like 'calendar %'),
   constraint refill_seconds_is_a_century_or_less check (
-    refill = 'once'
+    refill = 'once' or refill like 'calendar %'
     or (refill_seconds <= 3155760000 and (
       refill <> 'continuous' or (refill_ns + capacity - 1) / capacity * capacity <= 3155760000000000000))),
-  constraint refill_is_at_most_1_token_a_nanosecond check (refill_ns >= capacity or refill = 'once'),
+  constraint refill_is_at_most_1_token_a_nanosecond check (
+    refill_ns >= capacity or refill = 'once' or refill like 'calendar %'),
   constraint rounding_slows_by_at_most_a_thousandth check (
     refill <> 'continuous'
     or (refill_ns + capacity - 1) / capacity * capacity - refill_ns <= refill_ns / 1000),

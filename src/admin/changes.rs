@@ -29,7 +29,7 @@ pub(crate) fn plan_limits(plan: &Key, limits: Limits) -> Result<Limits, AdminErr
     if limits[1..].iter().any(|limit| limit.name.is_none()) {
         return Err(AdminError::UnnamedLimit);
     }
-    if limits.of(plan).any(|(name, _)| name.is_too_long()) {
+    if limits.buckets(plan).any(|(name, _)| name.is_too_long()) {
         return Err(Error::from(TakeError::LimitKeyTooLong(plan.clone())).into());
     }
     Ok(limits)

@@ -83,7 +83,9 @@ impl BucketLevel {
 
     /// The level of a row of a store that decides in this process.
     pub(crate) fn new(key: Key, row: &BucketRow, now: i64) -> Self {
-        let (limits, bucket) = (row.limits(), row.bucket);
+        let mut row = row.clone();
+        let limits = row.settle(now);
+        let bucket = row.bucket;
         let owed = (bucket.full_at - limits.clock(bucket.anchor, now)).max(0);
         let instant = |tick: i64| {
             let comes = owed > 0 && limits.step_ns < NEVER_NS;
@@ -94,10 +96,10 @@ impl BucketLevel {
         Self {
             key,
             quota: row.over.as_deref().copied().unwrap_or(row.own_quota),
-            plan: row.plan.as_deref().cloned(),
+            available: row.available(now),
+            plan: row.plan.map(|plan| *plan),
             provisioned: row.provisioned,
             overridden: row.over.is_some(),
-            available: row.available(now),
             granted: bucket.granted.unsigned_abs(),
             full_at: instant(bucket.full_at),
             next_refill_at: instant(bucket.full_at - (owed - 1) / token_ticks * token_ticks),
@@ -162,8 +164,9 @@ pub(crate) fn fixed_level(key: &Key, rule: &Rule) -> Option<Result<BucketLevel, 
 impl BucketRow {
     /// The whole tokens available. A negative number is promised to requests that wait.
     pub(super) fn available(&self, now: i64) -> i64 {
-        let limits = self.limits();
-        let owed = self.bucket.full_at.saturating_sub(limits.clock(self.bucket.anchor, now)).max(0);
+        let mut row = self.clone();
+        let limits = row.settle(now);
+        let owed = row.bucket.full_at.saturating_sub(limits.clock(row.bucket.anchor, now)).max(0);
         match limits.token_ticks {
             0 => limits.capacity,
             token => limits.burst().saturating_sub(owed).div_euclid(token),

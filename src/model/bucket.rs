@@ -29,26 +29,44 @@ pub struct BucketQuota {
     pub step_ticks: i64,
     /// Ticks for one token. Rounded up, so that the quota is never exceeded. 0 if the quota is unlimited.
     pub token_ticks: i64,
-    /// Whether the clock started in 1970, regardless of the bucket's anchor.
-    pub calendar: bool,
-}
-
-impl From<&Quota> for BucketQuota {
-    #[inline]
-    fn from(quota: &Quota) -> Self {
-        let capacity = quota.capacity_i64();
-        let (step_ns, step_ticks, token_ticks) = match quota.refill() {
-            Refill::Continuous => (1, 1, quota.token_ns()),
-            Refill::Interval | Refill::Calendar => (quota.refill_ns(), capacity, 1),
-            // The clock never advances.
-            Refill::Once => (NEVER_NS, 1, 1),
-            Refill::Unlimited => (NEVER_NS, 1, 0),
-        };
-        Self { capacity, step_ns, step_ticks, token_ticks, calendar: quota.refill() == Refill::Calendar }
-    }
+    /// Where the clock starts regardless of the bucket's anchor: the start of the calendar period, or 1970.
+    pub start: Option<i64>,
+    /// The end of the calendar period, when the next one has a clock of its own. [`NEVER_NS`] for other quotas.
+    pub period_end: i64,
 }
 
 impl BucketQuota {
+    /// Converts a quota to the bucket's own units. `now` matters to a calendar period alone: the one that contains `now`.
+    #[must_use]
+    #[inline]
+    pub fn at(quota: &Quota, now: i64) -> Self {
+        let capacity = quota.capacity_i64();
+        let (step_ns, step_ticks, token_ticks, start) = match quota.refill() {
+            Refill::Continuous => (1, 1, quota.token_ns(), None),
+            Refill::Interval => (quota.refill_ns(), capacity, 1, None),
+            Refill::Calendar => (quota.refill_ns(), capacity, 1, Some(0)),
+            Refill::Period(period) => return Self::of_period(capacity, period.bounds(now)),
+            // The clock never advances.
+            Refill::Once => (NEVER_NS, 1, 1, None),
+            Refill::Unlimited => (NEVER_NS, 1, 0, None),
+        };
+        Self { capacity, step_ns, step_ticks, token_ticks, start, period_end: NEVER_NS }
+    }
+
+    /// Not inlined, because a decision of another quota is not to pay for it.
+    #[cold]
+    #[inline(never)]
+    fn of_period(capacity: i64, (start, end): (i64, i64)) -> Self {
+        Self {
+            capacity,
+            step_ns: end - start,
+            step_ticks: capacity,
+            token_ticks: 1,
+            start: Some(start),
+            period_end: end,
+        }
+    }
+
     /// Whether the clock shows nanoseconds. The methods then avoid the division, which is their slowest step.
     #[inline]
     pub(crate) fn is_continuous(&self) -> bool {
@@ -77,6 +95,14 @@ impl BucketQuota {
         if self.is_continuous() { now - anchor } else { (now - anchor) / self.step_ns * self.step_ticks }
     }
 
+    /// Returns the end of a wait. A calendar period reaches no further than the start of the next one, whose end its clock does not
+    /// know.
+    #[must_use]
+    #[inline]
+    pub fn reach(&self, now: i64, wait: i64) -> i64 {
+        (now + wait).min(self.period_end)
+    }
+
     /// Returns the first tick at or after `tick` that the clock ever shows.
     #[must_use]
     #[inline]
@@ -102,7 +128,7 @@ impl BucketQuota {
     /// in the first period after 1970 because a host's clock can be set back to before `now`.
     #[must_use]
     pub fn anchor(&self, now: i64) -> i64 {
-        if self.calendar { 0 } else { now % self.step_ns }
+        self.start.unwrap_or_else(|| now % self.step_ns)
     }
 }
 
@@ -171,7 +197,7 @@ impl Bucket {
         }
         let clock = limits.clock(self.anchor, now);
         let due = self.full_at + (request.cost + request.min_remaining - limits.capacity) * limits.token_ticks;
-        let granted = due <= limits.clock(self.anchor, now + request.max_wait);
+        let granted = due <= limits.clock(self.anchor, limits.reach(now, request.max_wait));
         if granted {
             let acts = if due <= clock { clock } else { limits.step(due) };
             self.max_granted_wait = self.max_granted_wait.max(acts - clock);
@@ -229,18 +255,18 @@ impl Bucket {
     ///
     /// The bucket keeps its tokens and fractions of tokens, up to the new capacity. If the clock was set back, the
     /// bucket becomes empty, so that callers wait for one refill at most.
+    ///
+    /// If the old limits are those of a calendar period that has ended, the next period counts as the current one.
     pub fn convert_limits(&mut self, old: &BucketQuota, new: &BucketQuota, now: i64) {
-        let owed = self.full_at - old.clock(self.anchor, now);
+        let owed = self.full_at - old.clock(self.anchor, old.reach(now, 0));
         let available = if self.stepped_back(old, now) { 0 } else { i128::from(old.burst() - owed.max(0)) };
         let kept = match old.token_ticks {
             0 => i128::from(new.burst()),
             token => (available * i128::from(new.token_ticks)).div_euclid(i128::from(token)),
         };
-        if new.calendar {
-            self.anchor = 0;
-        }
+        self.anchor = new.start.unwrap_or(self.anchor);
         let clock = new.clock(self.anchor, now);
-        let max_debt = new.clock(self.anchor, now + MAX_WAIT_NS) - clock;
+        let max_debt = new.clock(self.anchor, new.reach(now, MAX_WAIT_NS)) - clock;
         let kept = i64::try_from(kept.max(-i128::from(max_debt))).unwrap_or(i64::MAX).min(new.burst());
         self.full_at = clock + new.burst() - kept;
         self.max_granted_wait = (-kept).max(0);
@@ -308,7 +334,7 @@ impl Bucket {
     /// The `full_at` of a bucket whose next token comes when the wait is over: one tick after the last tick that the clock
     /// shows before the end of the wait.
     fn none_before(&self, limits: &BucketQuota, now: i64, wait: i64) -> i64 {
-        limits.clock(self.anchor, now + wait - 1) + 1 + limits.burst() - limits.token_ticks
+        limits.clock(self.anchor, limits.reach(now, wait - 1)) + 1 + limits.burst() - limits.token_ticks
     }
 
     /// Makes the bucket full. Counts as a grant of the capacity, so that no earlier request can give tokens back.

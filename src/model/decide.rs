@@ -114,7 +114,7 @@ pub(crate) fn effective_bucket(
             over: None,
             plan: named.clone().map(Box::new),
             provisioned: false,
-            bucket: Bucket::default(),
+            bucket: Bucket { anchor: BucketQuota::at(&own_quota, now).start.unwrap_or(0), ..Bucket::default() },
         },
         (Some(row), _) => row,
     };
@@ -138,7 +138,8 @@ pub(crate) fn reset(row: &mut BucketRow, rules: &KeySettings, now: i64) {
     {
         *row = converted;
     }
-    row.bucket.reset(&row.limits(), now);
+    let limits = row.settle(now);
+    row.bucket.reset(&limits, now);
 }
 
 impl EffectiveBucket {
@@ -159,7 +160,7 @@ impl EffectiveBucket {
 impl BucketRow {
     /// A bucket that is provisioned at `now`.
     pub(crate) fn provisioned(quota: Quota, now: i64) -> Self {
-        let bucket = Bucket::full(&BucketQuota::from(&quota), now);
+        let bucket = Bucket::full(&BucketQuota::at(&quota, now), now);
         Self { own_quota: quota, over: None, plan: None, provisioned: true, bucket }
     }
 
@@ -170,9 +171,13 @@ impl BucketRow {
     )]
     #[inline(always)]
     pub(crate) fn take(&mut self, request: BucketRequest, now: i64) -> Option<(BucketQuota, Verdict)> {
-        let limits = self.limits();
+        let mut limits = self.limits();
         if request.cost > limits.capacity - request.min_remaining {
             return None;
+        }
+        if limits.period_end != NEVER_NS {
+            self.step_back(now);
+            limits = self.limits();
         }
         Some((limits, self.bucket.take(&limits, now, request)))
     }
@@ -203,35 +208,85 @@ impl BucketRow {
         }
     }
 
-    /// The limits that the state was written under.
+    /// The quota that the state was written under.
+    #[inline]
+    fn quota(&self) -> &Quota {
+        self.over.as_deref().unwrap_or(&self.own_quota)
+    }
+
+    /// The limits that the state was written under: of a calendar period, those of the period at the bucket's anchor.
     #[inline]
     pub(crate) fn limits(&self) -> BucketQuota {
-        BucketQuota::from(self.over.as_deref().unwrap_or(&self.own_quota))
+        BucketQuota::at(self.quota(), self.bucket.anchor)
+    }
+
+    /// Brings the bucket to the calendar period that contains `now`, if the period of its state has ended. Returns the limits of
+    /// the state.
+    ///
+    /// Waits and debts reach into the period that follows, and no further.
+    #[inline]
+    pub(crate) fn settle(&mut self, now: i64) -> BucketQuota {
+        let limits = self.limits();
+        if now < limits.period_end { limits } else { self.start_period(&limits, now) }
+    }
+
+    /// Starts the period that contains `now`, under the current quota, after a period of the same kind has `ended`.
+    #[cold]
+    fn start_period(&mut self, ended: &BucketQuota, now: i64) -> BucketQuota {
+        let limits = BucketQuota::at(self.quota(), now);
+        let passed = if limits.start > Some(ended.period_end) { 2 } else { 1 };
+        let owed = (self.bucket.full_at - passed * ended.step_ticks).clamp(0, 2 * limits.capacity);
+        self.bucket = Bucket {
+            full_at: owed,
+            max_granted_wait: (owed - limits.capacity).max(0),
+            granted: self.bucket.granted,
+            ..Bucket::full(&limits, now)
+        };
+        limits
     }
 
     /// Empties the bucket if the clock was set back.
     pub(crate) fn step_back(&mut self, now: i64) {
-        let limits = self.limits();
+        let limits = self.settle(now);
         if self.bucket.stepped_back(&limits, now) {
-            self.bucket.convert_limits(&limits, &limits, now);
+            let current = if limits.period_end == NEVER_NS { limits } else { BucketQuota::at(self.quota(), now) };
+            self.bucket.convert_limits(&limits, &current, now);
         }
     }
 
     /// Whether the bucket is expired: it is full and was not provisioned.
     pub(crate) fn is_idle(&self, now: i64) -> bool {
-        !self.provisioned && self.bucket.full_at <= self.limits().clock(self.bucket.anchor, now)
+        if self.provisioned {
+            return false;
+        }
+        let limits = self.limits();
+        if now < limits.period_end {
+            return self.bucket.full_at <= limits.clock(self.bucket.anchor, now);
+        }
+        let mut row = self.clone();
+        let limits = row.settle(now);
+        row.bucket.full_at <= limits.clock(row.bucket.anchor, now)
     }
 
     /// Converts the bucket to the quota of an override. Without an override, to the requested quota, if there is one.
     ///
     /// An override leaves the bucket's own quota unchanged, so that only one change needs a conversion.
     pub(crate) fn follow(&mut self, requested: Option<Quota>, over: Option<Quota>, now: i64) {
-        let old = self.limits();
+        let (old_quota, old) = (*self.quota(), self.limits());
+        let new_quota = over.or(requested).unwrap_or(self.own_quota);
         if over.is_none() {
-            self.own_quota = requested.unwrap_or(self.own_quota);
+            self.own_quota = new_quota;
         }
         self.over = over.map(Box::new);
-        let new = self.limits();
+        if now >= old.period_end && old_quota.refill() == new_quota.refill() {
+            self.start_period(&old, now);
+            return;
+        } else if old_quota == new_quota {
+            return;
+        }
+        // A clock that was set back over the start of a period stays in the period, unless it was set back far.
+        let within = if self.bucket.stepped_back(&old, now) { now } else { now.max(self.bucket.anchor) };
+        let new = BucketQuota::at(&new_quota, within);
         if old != new {
             self.bucket.convert_limits(&old, &new, now);
         }
@@ -283,7 +338,7 @@ pub(crate) fn throttle(effective: &mut EffectiveBucket, level: ThrottleLevel, no
     let Some(row) = effective.row.as_mut().filter(|_| effective.mode != Mode::Off) else {
         return Some(false);
     };
-    let limits = row.limits();
+    let limits = row.settle(now);
     (level.wait == 0 || limits.step_ns != NEVER_NS).then(|| row.bucket.throttle(&limits, now, level))
 }
 
@@ -365,7 +420,7 @@ impl Account for BucketRow {
     }
 
     fn charge(&mut self, now: i64, tokens: i64, max_debt: i64) {
-        let limits = self.limits();
+        let limits = self.settle(now);
         self.bucket.charge(&limits, now, tokens, max_debt);
     }
 }

@@ -261,7 +261,7 @@ impl TryFrom<&str> for Rule {
     /// Parses a quota, `10/s burst 20`, a sliding window, `100 in 60s at 5s`, or several limits, `10/s; day: 1000/day`.
     fn try_from(text: &str) -> Result<Self, QuotaError> {
         match text.split_whitespace().nth(1) {
-            Some("in") => text.parse::<Window>().map(Self::Window),
+            Some("in") if !text.contains('/') => text.parse::<Window>().map(Self::Window),
             _ if text.contains([';', ':']) || text.contains(" cost ") => text.parse::<Limits>().map(Self::from),
             _ => text.parse::<Quota>().map(Self::Quota),
         }

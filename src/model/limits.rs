@@ -18,7 +18,7 @@ use crate::model::{Key, LimitName, Quota, QuotaError};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tollgate::Error> {
-/// let limiter = Limiter::new(MemoryStore::new(), ["10/s burst 20", "day: 1000/day", "month: 20000/30d"])?;
+/// let limiter = Limiter::new(MemoryStore::new(), ["10/s burst 20", "day: 1000/day", "month: 20000/month"])?;
 /// let decision = limiter.allow("user:42").await?;
 /// assert_eq!((decision.limit_name(), decision.remaining(), decision.each().len()), (None, Some(19), 3));
 /// # Ok(())
@@ -69,8 +69,8 @@ impl Limits {
         !matches!(&self.0[..], [NamedLimit { name: None, cost: None, .. }])
     }
 
-    /// The limits, and the id of the bucket that each has for a key. Plans have ids of their limits in the same form.
-    pub(crate) fn of(&self, key: &Key) -> impl Iterator<Item = (Key, &NamedLimit)> {
+    /// Returns the limits, each with the id of the bucket that it has for a key.
+    pub fn buckets(&self, key: &Key) -> impl Iterator<Item = (Key, &NamedLimit)> {
         self.0.iter().enumerate().map(move |(place, limit)| match (place, &limit.name) {
             (0, _) => (key.clone(), limit),
             (_, Some(name)) => (key.limit(name), limit),
@@ -136,6 +136,8 @@ impl FromStr for NamedLimit {
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         let (name, text) = match text.split_once(':') {
+            // The time at which a calendar period starts.
+            Some((quota, _)) if quota.contains('/') || quota.contains(" per ") => (None, text),
             Some((name, quota)) => (Some(LimitName::try_from(name.trim())?), quota),
             None => (None, text),
         };

@@ -1,9 +1,14 @@
 //! Quotas: a capacity and a refill, their checks, and their form as text.
 
+#[cfg(feature = "_sql")]
+use std::borrow::Cow;
 use std::fmt;
 use std::num::IntErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
+
+use crate::model::QuotaError;
+use crate::model::period::CalendarPeriod;
 
 /// A capacity in tokens, and how the tokens come back.
 ///
@@ -57,6 +62,18 @@ impl Quota {
     /// As for [`interval`](Self::interval).
     pub fn calendar(capacity: u64, period: Duration) -> Result<Self, QuotaError> {
         Self::new(capacity, period, Refill::Calendar)
+    }
+
+    /// Grants at most `capacity` tokens in each day, week, month or year of a time zone. Tokens that are left expire when the next
+    /// period begins.
+    ///
+    /// A request can wait for tokens of the next period at most. Debt reaches no further either.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the capacity is 0, or more than a token a nanosecond.
+    pub fn per_calendar(capacity: u64, period: CalendarPeriod) -> Result<Self, QuotaError> {
+        Self::new(capacity, Duration::from_nanos(period.usual_ns().unsigned_abs()), Refill::Period(period))
     }
 
     /// Grants a burst of `capacity`, which comes back evenly over `refill`, the time from empty to full.
@@ -140,7 +157,8 @@ impl Quota {
         self.capacity.unsigned_abs()
     }
 
-    /// Returns the time from empty to full. For an interval quota, returns its period.
+    /// Returns the time from empty to full. For an interval quota, returns its period. For a calendar period, returns 24 hours,
+    /// 7 days, or the average month or year.
     #[must_use]
     pub fn refill_time(&self) -> Duration {
         Duration::from_nanos(self.refill_ns.unsigned_abs())
@@ -168,6 +186,10 @@ impl Quota {
     /// The time from empty to full as the databases' decimal of seconds.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn refill_seconds(&self) -> String {
+        if matches!(self.refill, Refill::Period(_)) {
+            // Has no effect. As users write it in SQL, so that their plans and buckets have equal columns.
+            return "0".to_owned();
+        }
         format!("{}.{:09}", self.refill_ns / SECOND_NS, self.refill_ns % SECOND_NS)
     }
 }
@@ -193,8 +215,10 @@ pub enum Refill {
     Continuous,
     /// All at once, at the end of each period.
     Interval,
-    /// All at once, at the end of each period of the calendar, in UTC.
+    /// All at once, at the end of each span of a fixed length, which are counted from 1970 in UTC.
     Calendar,
+    /// All at once, at the end of each day, week, month or year of a time zone.
+    Period(CalendarPeriod),
     /// Never. The capacity can be used once.
     Once,
     /// Not at all: the quota is unlimited.
@@ -202,23 +226,27 @@ pub enum Refill {
 }
 
 impl Refill {
-    /// The word in the database's `refill` column, which has none for `Unlimited`.
+    /// The text in the database's `refill` column, which has none for `Unlimited`.
     #[cfg(feature = "_sql")]
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
+    pub(crate) fn column(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Self::Continuous => "continuous",
             Self::Interval => "interval",
             Self::Calendar => "calendar",
+            Self::Period(period) => return Cow::Owned(format!("calendar {period}")),
             Self::Once => "once",
             Self::Unlimited => "unlimited",
-        }
+        })
     }
 
     #[cfg(feature = "_sql")]
-    pub(crate) fn parse(word: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if let Some(period) = text.strip_prefix("calendar ") {
+            return period.parse().ok().map(Self::Period);
+        }
         [Self::Continuous, Self::Interval, Self::Calendar, Self::Once]
             .into_iter()
-            .find(|refill| refill.as_str() == word)
+            .find(|refill| refill.column() == text)
     }
 }
 
@@ -304,7 +332,7 @@ impl QuotaBuilder {
                 // `Quota::new` checks the burst alone, and a small burst refills before the rounding shows in it.
                 let takes = u128::from(quota.token_ns().unsigned_abs()).saturating_mul(u128::from(tokens));
                 let too_fine = takes.saturating_mul(1000) > period.as_nanos().saturating_mul(1001);
-                if too_fine { Err(QuotaError::too_fine(tokens, period)) } else { Ok(quota) }
+                if too_fine { Err(too_fine_rate(tokens, period)) } else { Ok(quota) }
             }
             Rate::Fraction(rate) if rate.is_nan() || rate < 0.0 => Err(QuotaError::InvalidRate(rate)),
             Rate::Fraction(f64::INFINITY) => Ok(Quota::unlimited()),
@@ -326,7 +354,7 @@ impl QuotaBuilder {
         let refill = if (ns - ns.round()).abs() <= ns * 1e-12 { ns.round() } else { ns.ceil() };
         let quota = Quota::new(capacity, Duration::from_nanos(refill as u64), Refill::Continuous)?;
         let too_fine = quota.token_ns() as f64 * rate > 1.001e9;
-        if too_fine { Err(QuotaError::too_fine(rate.ceil() as u64, Duration::from_secs(1))) } else { Ok(quota) }
+        if too_fine { Err(too_fine_rate(rate.ceil() as u64, Duration::from_secs(1))) } else { Ok(quota) }
     }
 }
 
@@ -345,6 +373,7 @@ impl fmt::Display for Quota {
         match self.refill {
             Refill::Interval => write!(f, "{capacity} per {refill}"),
             Refill::Calendar => write!(f, "{capacity} per calendar {refill}"),
+            Refill::Period(period) => write!(f, "{capacity} per calendar {period}"),
             Refill::Once => write!(f, "{capacity} once"),
             Refill::Unlimited => f.write_str("unlimited"),
             Refill::Continuous => match self.per_unit() {
@@ -390,9 +419,19 @@ impl FromStr for Quota {
             let (tokens, period) = rate.split_once('/').ok_or_else(not_one)?;
             Ok(Self::per(number(tokens.trim())?, span(&period.split_whitespace().collect::<Vec<_>>())?))
         };
+        // A month has no fixed length, so `1000/month` can only be a calendar period.
+        if let Some((tokens, period)) = text.split_once('/')
+            && let period = period.split_whitespace().collect::<Vec<_>>()
+            && CalendarPeriod::is_named_by(&period)
+        {
+            return Self::per_calendar(number(tokens.trim())?, CalendarPeriod::parse(&period)?);
+        }
         match &words[..] {
             ["unlimited"] => Ok(Self::unlimited()),
             [capacity, "once"] => Self::once(number(capacity)?),
+            [capacity, "per", "calendar", period @ ..] if CalendarPeriod::is_named_by(period) => {
+                Self::per_calendar(number(capacity)?, CalendarPeriod::parse(period)?)
+            }
             [capacity, "per", "calendar", period @ ..] => Self::calendar(number(capacity)?, span(period)?),
             [capacity, "per", period @ ..] => Self::interval(number(capacity)?, span(period)?),
             [per @ .., "burst", capacity] => rate(per)?.burst(number(capacity)?).build(),
@@ -463,112 +502,8 @@ pub(crate) fn nanoseconds(span: Duration) -> i64 {
     seconds.saturating_mul(SECOND_NS).saturating_add(span.subsec_nanos().into())
 }
 
-/// The reason why values or a text are not a valid quota or sliding window.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum QuotaError {
-    /// The capacity is more than the nanoseconds of a century.
-    #[error("a capacity of {0} tokens is too large: {hint}", hint = self.hint())]
-    CapacityTooLarge(u64),
-    /// The capacity is 0.
-    #[error("a capacity of 0 grants nothing: {hint}", hint = self.hint())]
-    ZeroCapacity,
-    /// The refill time is 0.
-    #[error("a refill time of 0 limits nothing: {hint}", hint = self.hint())]
-    ZeroRefillTime,
-    /// The interval and the resolution are not a valid sliding window.
-    #[error(
-        "a window of {interval:?} in parts of {resolution:?} is not valid: {hint}",
-        hint = self.hint()
-    )]
-    InvalidWindow {
-        /// The interval given.
-        interval: Duration,
-        /// The resolution given.
-        resolution: Duration,
-    },
-    /// The rate is negative or not a number.
-    #[error("a rate of {0} tokens a second is not valid: {hint}", hint = self.hint())]
-    InvalidRate(f64),
-    /// The time from empty to full is more than a century.
-    #[error(
-        "the time from empty to full is more than 100 years (36525 days): {hint}",
-        hint = self.hint()
-    )]
-    RefillTooLong,
-    /// The text is not a valid quota.
-    #[error("'{0}' is not a quota: {hint}", hint = self.hint())]
-    InvalidText(String),
-    /// A number or a length of time in the text is too large.
-    #[error("'{0}' is out of range: {hint}", hint = self.hint())]
-    OutOfRange(String),
-    /// The quota refills more than one token a nanosecond.
-    #[error(
-        "{capacity} tokens in {refill_ns} ns are more than one a nanosecond: {hint}",
-        hint = self.hint()
-    )]
-    TooFast {
-        /// The capacity given.
-        capacity: i64,
-        /// The refill time given, in nanoseconds.
-        refill_ns: i64,
-    },
-    /// Rounding the time of one token to whole nanoseconds would slow the refill by more than 0.1 %.
-    #[error(
-        "{capacity} tokens in {refill_ns} ns, in whole nanoseconds a token, would be over 0.1 % slower: {hint}",
-        hint = self.hint()
-    )]
-    TooFine {
-        /// The capacity given.
-        capacity: i64,
-        /// The refill time given, in nanoseconds.
-        refill_ns: i64,
-    },
-    /// The text is not a valid sliding window.
-    #[error("'{0}' is not a sliding window: {hint}", hint = self.hint())]
-    InvalidWindowText(String),
-    /// The text is not a valid name of a limit or of a cost.
-    #[error("'{0}' is not a name of a limit: {hint}", hint = self.hint())]
-    InvalidName(String),
-    /// Two limits of one key have this name.
-    #[error("two limits are named '{0}': {hint}", hint = self.hint())]
-    RepeatedName(String),
-    /// A key has no limits, or too many.
-    #[error("a key has 1 to 16 limits, and this one has {0}: {hint}", hint = self.hint())]
-    LimitCount(usize),
-}
-
-impl QuotaError {
-    /// Returns what to do about the error. The message ends with it, after a colon.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::CapacityTooLarge(_) => "give at most 3155760000000000000",
-            Self::ZeroCapacity => "give 1 or more",
-            Self::ZeroRefillTime => "give 1 nanosecond or more",
-            Self::InvalidWindow { .. } => {
-                "the interval is at most a year, the resolution at least 1 µs, with 1 to 1000 parts"
-            }
-            Self::InvalidRate(_) => "give 0 or more",
-            Self::RefillTooLong => "give a smaller capacity or a higher rate",
-            Self::InvalidText(_) => {
-                "write '10/s', '10/s burst 20', '5/250ms', '2 per 1s', '1000 per calendar 1d' or '100 once'; units are ns, us, \
-                 ms, s, m, h and d; '100 in 60s at 5s' is a sliding window"
-            }
-            Self::OutOfRange(_) => "give at most 3155760000000000000 tokens, and at most 36525 days",
-            Self::TooFast { .. } | Self::TooFine { .. } => "count in larger units, 1 for 1000",
-            Self::InvalidName(_) => "write a letter, then up to 31 letters, digits, '-' and '_'",
-            Self::RepeatedName(_) => "give each limit a name of its own",
-            Self::LimitCount(_) => "combine limits, or give some of them another key",
-            Self::InvalidWindowText(_) => {
-                "write '100 in 60s at 5s' for 100 in any 60 seconds, in parts of 5 seconds; units are ns, us, ms, s, m, h and d"
-            }
-        }
-    }
-
-    /// The error of a rate, regardless of the burst.
-    fn too_fine(tokens: u64, period: Duration) -> Self {
-        let (capacity, refill_ns) = (i64::try_from(tokens).unwrap_or(i64::MAX), nanoseconds(period));
-        Self::TooFine { capacity, refill_ns }
-    }
+/// The error of a rate, regardless of the burst.
+fn too_fine_rate(tokens: u64, period: Duration) -> QuotaError {
+    let (capacity, refill_ns) = (i64::try_from(tokens).unwrap_or(i64::MAX), nanoseconds(period));
+    QuotaError::TooFine { capacity, refill_ns }
 }

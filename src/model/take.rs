@@ -166,12 +166,12 @@ impl Take {
             match (limits, limit.rule.plan()) {
                 (None, _) => take.push(index, limit.clone()),
                 (Some(limits), None) => {
-                    for (key, named) in limits.of(&limit.key) {
+                    for (key, named) in limits.buckets(&limit.key) {
                         take.push(index, limit.part(key, Rule::Quota(named.quota), named));
                     }
                 }
                 (Some(limits), Some(plan)) => {
-                    for ((key, named), (plan, _)) in limits.of(&limit.key).zip(limits.of(plan)) {
+                    for ((key, named), (plan, _)) in limits.buckets(&limit.key).zip(limits.buckets(plan)) {
                         take.push(index, limit.part(key, Rule::Plan(plan), named));
                     }
                 }

@@ -138,7 +138,7 @@ pub trait Admin: Store {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let (store, free) = (MemoryStore::new(), Key::try_from("free")?);
-    /// store.create_plan(&free, "10/s burst 20; day: 1000/day; month: 20000/30d".parse::<Limits>()?).await?;
+    /// store.create_plan(&free, "10/s burst 20; day: 1000/day; month: 20000/month".parse::<Limits>()?).await?;
     /// let limiter = Limiter::new(store, Rule::Plan(free))?;
     /// assert_eq!(limiter.allow_n("user:42", 3).await?.each()[1].remaining(), Some(997));
     /// # Ok(())

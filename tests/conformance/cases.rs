@@ -6,6 +6,7 @@ mod admin;
 mod attacks;
 mod batches;
 mod bucket_levels;
+mod calendar_periods;
 mod cancellation;
 mod charsets;
 mod clocks;
@@ -51,6 +52,7 @@ pub fn all() -> Vec<Case> {
         attacks::cases(),
         batches::cases(),
         bucket_levels::cases(),
+        calendar_periods::cases(),
         cancellation::cases(),
         charsets::cases(),
         clocks::cases(),

@@ -45,6 +45,8 @@ pub struct Engine {
     pub has_snapshot_conflicts: bool,
     /// Whether a session can disable the checks of tables.
     pub checks_can_be_disabled: bool,
+    /// The last year whose time the engine converts between zones.
+    pub last_year: i16,
     /// How `set default role` names the user: `to` it or `for` it.
     pub default_role_preposition: &'static str,
     /// Whether a test can replace the clock of the routines.
@@ -79,6 +81,7 @@ const POSTGRES: Engine = Engine {
     has_snapshot_conflicts: false,
     checks_can_be_disabled: false,
     default_role_preposition: "to",
+    last_year: 2100,
     time_can_be_injected: true,
     layers: &[],
     layers_in_brief: &[],
@@ -114,6 +117,7 @@ pub const ENGINES: &[Engine] = &[
         has_snapshot_conflicts: false,
         checks_can_be_disabled: false,
         default_role_preposition: "to",
+        last_year: 2100,
         time_can_be_injected: true,
         layers: &[Layers::Batched, Layers::Stacked],
         layers_in_brief: &[],
@@ -154,6 +158,7 @@ pub const ENGINES: &[Engine] = &[
         has_snapshot_conflicts: true,
         checks_can_be_disabled: true,
         default_role_preposition: "for",
+        last_year: 2037,
         layers_in_brief: &[(Layers::Stacked, None)],
         ..MYSQL
     },

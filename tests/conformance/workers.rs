@@ -294,7 +294,7 @@ pub fn merge(all: &mut Histories, more: Histories) {
 
 /// The faults that the checker finds in one history.
 pub fn faults(quota: &Quota, anchor: i64, calls: &[Call]) -> Vec<Fault> {
-    Limit { quota: BucketQuota::from(quota), anchor }.faults(calls)
+    Limit { quota: BucketQuota::at(quota, 0), anchor }.faults(calls)
 }
 
 /// The largest difference between two clocks of one host: its own, and a server's, which can have a coarser resolution.

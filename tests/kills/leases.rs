@@ -166,7 +166,7 @@ pub async fn leases_of_stopped_and_killed_processes_keep_the_bound(engine: Optio
     }
     drop(processes);
 
-    let mut quota = BucketQuota::from(&quota()?);
+    let mut quota = BucketQuota::at(&quota()?, 0);
     quota.capacity += i64::try_from(PROCESSES)? * i64::try_from(MAX_TOKENS)?;
     let calls: Vec<Call> = fleet.calls.iter().flatten().map(|answer| answer.call).collect();
     ensure!(calls.iter().any(|call| !call.granted), "no request was denied");

@@ -16,7 +16,7 @@ pub struct Model {
 impl Model {
     /// Creates a bucket that is provisioned at `now`.
     pub fn provisioned(quota: Quota, now: i64) -> Self {
-        Self { quota, bucket: Bucket::full(&BucketQuota::from(&quota), now) }
+        Self { quota, bucket: Bucket::full(&BucketQuota::at(&quota, 0), now) }
     }
 
     /// Creates a bucket that its first request creates, aligned to the calendar.
@@ -25,7 +25,7 @@ impl Model {
     }
 
     pub fn limits(&self) -> BucketQuota {
-        BucketQuota::from(&self.quota)
+        BucketQuota::at(&self.quota, 0)
     }
 
     /// Decides a request. Returns `None` if it can never be granted.
@@ -37,7 +37,7 @@ impl Model {
     /// Changes the quota of the bucket, if it differs.
     pub fn change(&mut self, quota: Quota, now: i64) {
         if self.quota != quota {
-            self.bucket.convert_limits(&self.limits(), &BucketQuota::from(&quota), now);
+            self.bucket.convert_limits(&self.limits(), &BucketQuota::at(&quota, 0), now);
             self.quota = quota;
         }
     }

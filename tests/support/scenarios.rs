@@ -9,6 +9,7 @@ pub mod memory;
 pub mod methods;
 pub mod named_limits;
 pub mod other_limits;
+pub mod periods;
 pub mod plans;
 pub mod receipts;
 pub mod several;
@@ -103,6 +104,13 @@ macro_rules! for_each_scenario {
             methods: without_a_rate_the_burst_is_granted_and_then_nothing,
             methods: changed_limit_keeps_tokens_refilled_at_the_old_rate,
             methods: calendar_day_starts_at_midnight,
+            periods: month_ends_when_the_calendars_does,
+            periods: wait_reaches_the_next_period_and_no_further,
+            periods: debt_is_paid_by_the_next_period_even_if_unused,
+            periods: override_has_a_period_of_its_own,
+            periods: larger_plan_applies_to_the_next_period_in_full,
+            periods: bucket_created_under_an_override_counts_its_requests,
+            periods: clock_set_back_over_a_start_grants_no_second_period,
             several: several_limits_are_taken_all_or_none,
             several: full_call_is_decided_to_its_last_request,
             several: batch_answers_show_tokens_left_by_earlier_requests,

@@ -10,7 +10,7 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bucket");
     let hour = Duration::from_hours(1);
     for (kind, quota) in [("continuous", Quota::continuous(1000, hour)), ("interval", Quota::interval(1000, hour))] {
-        let bucket_limits = BucketQuota::from(&quota.expect("a quota"));
+        let bucket_limits = BucketQuota::at(&quota.expect("a quota"), 0);
         let request = BucketRequest { cost: 1, max_wait: 0, min_remaining: 0 };
         let full = Bucket::full(&bucket_limits, NOW);
         let mut empty = full;

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use common::fleet::checker::{Call, Limit};
+use tollgate::model::bucket::BucketQuota;
 
 use crate::peers::tollgate::quota;
 use crate::sample::Sample;
@@ -35,7 +36,7 @@ pub(crate) fn check(system: System, workload: &Workload, sample: &Sample, elapse
 
 /// Checks windows by the callers' clocks. The time of a decision can precede its request by `stale`.
 fn every_window(bucket_limits: &BucketLimits, sample: &Sample, stale: i64) -> anyhow::Result<()> {
-    let limit = Limit { quota: (&quota(bucket_limits)?).into(), anchor: 0 };
+    let limit = Limit { quota: BucketQuota::at(&quota(bucket_limits)?, 0), anchor: 0 };
     for (key, calls) in &sample.calls {
         let calls: Vec<Call> = calls.iter().map(|call| Call { sent: call.sent - stale, ..*call }).collect();
         if let Some(fault) = limit.faults(&calls).first() {

@@ -52,9 +52,10 @@ impl Examine for Postgres {
         report.mode_row(mode.is_some(), "insert into tollgate.token_mode default values");
         let strange: Option<String> = sqlx::query_scalar(
             "select b.id from (select * from tollgate.token_buckets limit $1) b
-              where not b.overridden
-                and tollgate.bucket_limits('bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill)
-                    <> row(b.burst, b.step_ns, b.step_ticks, b.token_ticks)
+              where not b.overridden and b.refill not like 'calendar %'
+                and (select (t.burst, t.step_ns, t.step_ticks, t.token_ticks) <> (b.burst, b.step_ns, b.step_ticks, b.token_ticks)
+                       from tollgate.bucket_limits(
+                              'bucket ' || quote_literal(b.id), b.capacity, b.refill_seconds, b.refill, b.anchor) t)
               limit 1",
         )
         .bind(MIN_DEAD_ROWS)

@@ -169,7 +169,7 @@ fn wrong_arguments_error_hints_at_valid_ones() {
             &["create", "a", "--capacity", "5", "--per", "200y"],
             &["error: years vary in length: --per 200y\nhint: write years in days: 365d\n"],
         ),
-        (&["create", "a", "--quota", "10/y"], &["error: years vary", "hint: write years in days, 10/365d\n"]),
+        (&["create", "a", "--quota", "10/y"], &["error: years vary", "hint: write years of the calendar as 10/year\n"]),
         (&["tkae", "a"], &["error: unknown command: tkae\nhint: did you mean take?\n"]),
         (&["migrate", "--print", "sqlx"], &["--into migrations"]),
         (&["migrate", "--print", "psql", "--engine", "mysql"], &["leave out --engine mysql"]),

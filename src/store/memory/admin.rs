@@ -88,9 +88,9 @@ impl<C: Clock> Admin for MemoryStore<C> {
         let limits = plan_limits(name, limits)?;
         self.rules.change(|settings| {
             settings.plans.retain(|row, _| {
-                row == name || row.without_limit() != *name || limits.of(name).any(|(id, _)| id == *row)
+                row == name || row.without_limit() != *name || limits.buckets(name).any(|(id, _)| id == *row)
             });
-            for (row, NamedLimit { quota, name: limit, cost }) in limits.of(name) {
+            for (row, NamedLimit { quota, name: limit, cost }) in limits.buckets(name) {
                 // A new further limit has the mode of the first one.
                 let known = settings.plans.get(&row).or_else(|| settings.plans.get(name));
                 let mode = known.and_then(|plan| plan.mode.clone());

@@ -377,8 +377,12 @@ pub(super) fn key(text: String) -> Result<Key, sqlx::Error> {
 
 pub(super) fn quota(capacity: i64, refill_ns: i64, refill: &str) -> Result<Quota, sqlx::Error> {
     let refill = Refill::parse(refill).ok_or_else(|| strange("refill", refill))?;
-    // A quota that never refills has no refill time, even if its row has one.
-    let refill_ns = if refill == Refill::Once { 0 } else { refill_ns };
+    // The column of the refill time has no effect on these quotas.
+    let refill_ns = match refill {
+        Refill::Once => 0,
+        Refill::Period(period) => period.usual_ns(),
+        _ => refill_ns,
+    };
     Quota::stored(capacity, refill_ns, refill).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 

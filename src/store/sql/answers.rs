@@ -8,7 +8,7 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use super::call::SqlRequest;
 use super::dialect::ThrottleOutcome;
 use crate::model::answer::{BucketAnswer, OutcomeCode};
-use crate::model::bucket::{Bucket, BucketQuota, BucketRequest};
+use crate::model::bucket::{Bucket, BucketQuota, BucketRequest, NEVER_NS};
 use crate::model::window::Counts;
 use crate::model::{Mode, WindowUsage};
 
@@ -95,7 +95,14 @@ pub(super) fn parse_state(columns: StateColumns) -> Option<(BucketQuota, Bucket)
     let [full_at, granted, burst, anchor, step_ns, step_ticks, token_ticks] = columns;
     let token_ticks = token_ticks?;
     let capacity = burst? / token_ticks;
-    let limits = BucketQuota { capacity, step_ns: step_ns?, step_ticks: step_ticks?, token_ticks, calendar: false };
+    let limits = BucketQuota {
+        capacity,
+        step_ns: step_ns?,
+        step_ticks: step_ticks?,
+        token_ticks,
+        start: None,
+        period_end: NEVER_NS,
+    };
     Some((limits, Bucket { anchor: anchor?, full_at: full_at?, granted: granted?, max_granted_wait: 0 }))
 }
 

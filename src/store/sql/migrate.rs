@@ -231,6 +231,12 @@ struct Ledger {
 }
 
 impl Ledger {
+    /// The ledger of a schema before the first release, whose migrations all have to run again.
+    fn outdated(self) -> Self {
+        let begun = |versions: Vec<(i64, bool)>| versions.into_iter().map(|(version, _)| (version, false)).collect();
+        Self { versions: self.versions.map(begun), ..self }
+    }
+
     /// The versions that completed and whose objects all exist: a dump can leave out routines.
     fn applied<DB: Migrate>(&self) -> Vec<i64> {
         let has_run = self.versions.iter().flatten().filter(|(_, has_run)| *has_run).map(|(version, _)| *version);

@@ -1,5 +1,6 @@
 //! Connections, transactions and error classes of MySQL and MariaDB.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
@@ -173,6 +174,6 @@ fn bytes(key: &Key) -> &[u8] {
     key.as_str().as_bytes()
 }
 
-fn refill(quota: &Quota) -> &'static str {
-    quota.refill().as_str()
+fn refill(quota: &Quota) -> Cow<'static, str> {
+    quota.refill().column()
 }

@@ -1,5 +1,6 @@
 //! Connections, timeouts and error classes of PostgreSQL and YugabyteDB.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sqlx::error::DatabaseError;
@@ -213,8 +214,8 @@ impl Engine for Postgres {
     }
 }
 
-fn refill(quota: &Quota) -> &'static str {
-    quota.refill().as_str()
+fn refill(quota: &Quota) -> Cow<'static, str> {
+    quota.refill().column()
 }
 
 /// Whether a node of Citus could not connect to another one, so that the other one had no request.

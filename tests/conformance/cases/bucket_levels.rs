@@ -64,7 +64,7 @@ async fn the_view_shows_tokens_and_instants(db: TestDb) -> anyhow::Result<()> {
             assert_eq!((levels[0].text("full_us")?, levels[0].text("next_us")?), (None, None), "{quota}");
             continue;
         };
-        let limits = BucketQuota::from(&quota);
+        let limits = BucketQuota::at(&quota, 0);
         let instant = |tick| limits.instant(row.anchor, tick) / 1000;
         // The last token comes when the bucket is full, and the next one `tokens - 1` tokens earlier.
         close(&db, levels[0].number("full_us")?, instant(row.full_at))?;
@@ -110,7 +110,7 @@ async fn level_listing_equals_the_view(db: TestDb) -> anyhow::Result<()> {
         ensure!(level.quota() == quota && level.is_provisioned() && level.available() == available, "{level:?}");
         assert_eq!(level.granted(), row.granted.unsigned_abs());
         let shown = |instant: Option<chrono::DateTime<chrono::Utc>>| instant.map(|instant| instant.timestamp_micros());
-        let limits = BucketQuota::from(&quota);
+        let limits = BucketQuota::at(&quota, 0);
         let instant = |tick| limits.instant(row.anchor, tick) / 1000;
         match tokens_until_full {
             None => assert_eq!((level.full_at(), level.next_refill_at()), (None, None)),

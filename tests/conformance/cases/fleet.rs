@@ -39,7 +39,7 @@ async fn holds(db: &TestDb, quota: Quota) -> anyhow::Result<()> {
     let orders = Orders { url: url.to_string(), ids: vec![db.key().to_string()], tasks: 4 };
     let database = Database::connect(&orders.url, 1).await?;
     database.migrate().await?;
-    let limit = Limit { quota: BucketQuota::from(&quota), anchor: database.provision(&orders.ids[0], quota).await? };
+    let limit = Limit { quota: BucketQuota::at(&quota, 0), anchor: database.provision(&orders.ids[0], quota).await? };
     database.close().await;
 
     let fleet = Processes::start(&vec![orders; 8], || command(FLEET)).await?;

@@ -94,7 +94,7 @@ async fn a_wait_counts_from_when_the_bucket_was_locked(db: TestDb) -> anyhow::Re
     assert!(holding.await??);
     let row = db.row(&key).await?.expect("it is there");
     let quota = Quota::continuous(1_000_000, Duration::from_secs(1))?;
-    let limits = tollgate::model::bucket::BucketQuota::from(&quota);
+    let limits = tollgate::model::bucket::BucketQuota::at(&quota, 0);
     let first = limits.instant(row.anchor, row.full_at - limits.burst() + limits.token_ticks);
     ensure!(
         first >= released + 30_000_000_000,

@@ -42,7 +42,7 @@ async fn holds(db: &TestDb, scenario: &Scenario) -> anyhow::Result<()> {
             (outcome, _) => anyhow::bail!("{outcome:?}\nfor {}\n{}", step.line, scenario.name),
         }
         let row = db.row(&key).await?.expect("the bucket is there");
-        let made = BucketQuota::from(&scenario.quota).clock(row.anchor, start);
+        let made = BucketQuota::at(&scenario.quota, 0).clock(row.anchor, start);
         let (state, expected) = ((row.full_at, row.granted, row.max_granted_wait), step.row(made));
         ensure!(state == expected, "the row holds {state:?}\nfor {}\n{}", step.line, scenario.name);
     }

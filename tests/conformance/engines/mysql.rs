@@ -1,6 +1,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::{Timestamp, tz::TimeZone};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 use sqlx::{AssertSqlSafe, Connection, MySql, MySqlConnection, MySqlPool};
 
@@ -87,6 +88,60 @@ pub async fn slow_clock(pool: &MySqlPool, delay: Duration) -> anyhow::Result<()>
 pub async fn set_time(pool: &MySqlPool, now: i64) -> anyhow::Result<()> {
     sqlx::query("set @tollgate_test_now = ?").bind(now).execute(pool).await?;
     Ok(())
+}
+
+/// Adds time zones to the server's tables, as `mysql_tzinfo_to_sql` does, unless the server knows them.
+pub async fn load_zones(pool: &MySqlPool, zones: &[&str]) -> anyhow::Result<()> {
+    let mut connection = pool.acquire().await?;
+    sqlx::query("do get_lock('tollgate_test_zones', 60)").execute(&mut *connection).await?;
+    for zone in zones {
+        let is_known = "select convert_tz('2020-01-01', '+00:00', ?) is not null";
+        if sqlx::query_scalar(is_known).bind(zone).fetch_one(&mut *connection).await? {
+            continue;
+        }
+        sqlx::query("insert into mysql.time_zone (use_leap_seconds) values ('N')").execute(&mut *connection).await?;
+        let id: u64 = sqlx::query_scalar("select last_insert_id()").fetch_one(&mut *connection).await?;
+        let last = "2101-01-01T00:00:00Z".parse::<Timestamp>()?;
+        let zone_data = TimeZone::get(zone)?;
+        let changes =
+            zone_data.following("1969-01-01T00:00:00Z".parse()?).take_while(|change| change.timestamp() < last);
+        let before = zone_data.to_offset("1969-01-01T00:00:00Z".parse()?).seconds();
+        // A zone without changes has one in the distant past, because a statement without rows is an error.
+        let (mut types, mut transitions) = (vec![before], vec![format!("({id}, -2000000000, 0)")]);
+        for change in changes {
+            let offset = change.offset().seconds();
+            let place = types.iter().position(|other| *other == offset).unwrap_or(types.len());
+            if place == types.len() {
+                types.push(offset);
+            }
+            transitions.push(format!("({id}, {}, {place})", change.timestamp().as_second()));
+        }
+        let types = types.iter().enumerate().map(|(place, offset)| format!("({id}, {place}, {offset}, 0, '')"));
+        let types = types.collect::<Vec<_>>().join(", ");
+        let transitions = transitions.join(", ");
+        let sql = format!(
+            "insert into mysql.time_zone_transition_type (time_zone_id, transition_type_id, `offset`, is_dst, abbreviation)
+             values {types};
+             insert into mysql.time_zone_transition (time_zone_id, transition_time, transition_type_id) values {transitions};
+             insert into mysql.time_zone_name (name, time_zone_id) values ('{zone}', {id})"
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await?;
+    }
+    sqlx::query("do release_lock('tollgate_test_zones')").execute(&mut *connection).await?;
+    Ok(())
+}
+
+/// The starts and ends of the calendar periods that contain instants.
+pub async fn period_bounds(pool: &MySqlPool, instants: &[(String, i64)]) -> anyhow::Result<Vec<(i64, i64)>> {
+    let mut connection = pool.acquire().await?;
+    let mut bounds = Vec::new();
+    for (refill, now) in instants {
+        let call = sqlx::query("call token_period_bounds(?, ?, @tollgate_test_start, @tollgate_test_end)");
+        call.bind(refill).bind(now).execute(&mut *connection).await?;
+        let read = "select @tollgate_test_start, @tollgate_test_end";
+        bounds.push(sqlx::query_as(read).fetch_one(&mut *connection).await?);
+    }
+    Ok(bounds)
 }
 
 /// The table that shows that a database is complete.

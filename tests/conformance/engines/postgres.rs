@@ -163,3 +163,12 @@ pub async fn set_time(pool: &PgPool, now: i64) -> anyhow::Result<()> {
     sqlx::query("select set_config('tollgate_test.now', $1::text, false)").bind(now).execute(pool).await?;
     Ok(())
 }
+
+/// The starts and ends of the calendar periods that contain instants.
+pub async fn period_bounds(pool: &PgPool, instants: &[(String, i64)]) -> anyhow::Result<Vec<(i64, i64)>> {
+    let (refills, times): (Vec<&str>, Vec<i64>) = instants.iter().map(|(refill, now)| (refill.as_str(), now)).unzip();
+    let bounds = "select b.period_start, b.period_end
+                    from unnest($1, $2) with ordinality i (refill, now, place)
+                   cross join lateral tollgate.period_bounds(i.refill, i.now) b order by i.place";
+    Ok(sqlx::query_as(bounds).bind(refills).bind(times).fetch_all(pool).await?)
+}

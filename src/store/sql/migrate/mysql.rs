@@ -92,6 +92,7 @@ async fn migrate(connection: &mut MySqlConnection, scope: Scope) -> Result<Vec<M
         .execute(&mut *connection)
         .await
         .map_err(failed::<MySql>)?;
+    widen(connection).await.map_err(failed::<MySql>)?;
     for migration in &migrations {
         apply(connection, migration).await.map_err(failed::<MySql>)?;
     }
@@ -119,6 +120,70 @@ async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
         others.len(),
     ))))
 }
+
+/// Makes room for calendar periods in tables of a schema before the first release: wider columns, and none of the checks that refuse
+/// such a quota. The routines check the same bounds.
+async fn widen(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    // Each statement commits by itself, so a run that was stopped continues here.
+    let is_outdated = "select exists (select 1 from information_schema.table_constraints
+                                       where table_schema = database() and constraint_name = ?)";
+    for (constraint, sql) in WIDEN {
+        if sqlx::query_scalar(is_outdated).bind(constraint).fetch_one(&mut *connection).await? {
+            sqlx::raw_sql(sql).execute(&mut *connection).await?;
+        }
+    }
+    if is_without_periods(connection).await? {
+        sqlx::raw_sql(ADD_PERIODS).execute(connection).await?;
+    }
+    Ok(())
+}
+
+/// Whether the tables are those of a schema before the first release. False for an account that cannot see the columns.
+async fn is_without_periods(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+    let columns = "select count(*) = 1 and max(column_name = 'period_end') = 0 from information_schema.columns
+                    where table_schema = database() and table_name = 'token_buckets' and column_name in ('anchor', 'period_end')";
+    Ok(sqlx::query_scalar::<_, Option<bool>>(columns).fetch_one(connection).await?.unwrap_or_default())
+}
+
+/// A constraint of an outdated table, and the statement that widens the table.
+const WIDEN: [(&str, &str); 3] = [
+    (
+        "token_plan_refill_is_interval_calendar_continuous_or_once",
+        "alter table token_plans
+           modify refill varchar(80) character set ascii collate ascii_bin not null default 'continuous',
+           drop constraint token_plan_refill_is_interval_calendar_continuous_or_once,
+           drop constraint token_plan_refill_seconds_is_above_0,
+           drop constraint token_plan_refill_is_at_most_1_token_a_nanosecond",
+    ),
+    (
+        "token_override_refill_is_interval_calendar_continuous_or_once",
+        "alter table token_overrides
+           modify refill varchar(80) character set ascii collate ascii_bin not null default 'continuous',
+           drop constraint token_override_refill_is_interval_calendar_continuous_or_once,
+           drop constraint token_override_refill_seconds_is_above_0,
+           drop constraint token_override_refill_is_at_most_1_token_a_nanosecond",
+    ),
+    (
+        "token_bucket_refill_is_interval_calendar_continuous_or_once",
+        "alter table token_buckets
+           modify refill varchar(80) character set ascii collate ascii_bin not null default 'interval',
+           modify under_refill varchar(80) character set ascii collate ascii_bin not null default (refill),
+           alter step_ns set default (
+             case when refill = 'continuous' then 1 when refill = 'once' then 9223372036854775807
+               when refill like 'calendar %' then 31556952000000000
+               else greatest(cast(least(refill_seconds, 9000000000) * 1000000000 as signed), 1) end),
+           alter anchor set default (
+             if(refill like 'calendar%', 0, timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)) * 1000 mod step_ns)),
+           drop constraint token_bucket_refill_is_interval_calendar_continuous_or_once,
+           drop constraint token_bucket_refill_seconds_is_above_0,
+           drop constraint token_bucket_refill_is_at_most_1_token_a_nanosecond",
+    ),
+];
+
+/// No bucket is under a calendar period yet, so the end of each existing one is never.
+const ADD_PERIODS: &str = "
+    alter table token_buckets add column period_end bigint not null default 9223372036854775807;
+    alter table token_buckets alter period_end set default (if(refill like 'calendar %', 0, 9223372036854775807))";
 
 /// Runs a file. Each DDL statement commits on its own, so the ledger lists the file without a time before it runs. If
 /// the run stops midway, the ledger shows that the file's objects are tollgate's, and the next run repeats the file.
@@ -169,7 +234,8 @@ async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error>
             names.extend(listed().flat_map(Migration::creates).map(str::to_owned));
         }
     }
-    Ok(Ledger { versions, names })
+    let ledger = Ledger { versions, names };
+    Ok(if is_without_periods(connection).await? { ledger.outdated() } else { ledger })
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {

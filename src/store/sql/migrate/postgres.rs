@@ -170,7 +170,7 @@ async fn holder(connection: &mut PgConnection) -> Result<Option<(String, String)
 /// Reads the catalog's tables: a lookup by name can answer from before another instance migrated. Names each schema,
 /// because the host's search path may list `public` before `pg_catalog`.
 pub(super) async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx::Error> {
-    let (names, reads): (Vec<String>, bool) = sqlx::query_as(
+    let (names, reads, outdated): (Vec<String>, bool, bool) = sqlx::query_as(
         "select array(select c.relname::pg_catalog.text from pg_catalog.pg_class c
                        where c.relnamespace operator(pg_catalog.=) n.oid
                        union all select p.proname::pg_catalog.text from pg_catalog.pg_proc p
@@ -180,7 +180,12 @@ pub(super) async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx
                                   where c.relnamespace operator(pg_catalog.=) n.oid),
                 coalesce((select pg_catalog.has_table_privilege(c.oid, 'select') from pg_catalog.pg_class c
                            where c.relnamespace operator(pg_catalog.=) n.oid
-                             and c.relname operator(pg_catalog.=) 'migrations'), false)
+                             and c.relname operator(pg_catalog.=) 'migrations'), false),
+                exists (select from pg_catalog.pg_class c
+                         where c.relnamespace operator(pg_catalog.=) n.oid and c.relname operator(pg_catalog.=) 'token_buckets'
+                           and not exists (select from pg_catalog.pg_attribute a
+                                            where a.attrelid operator(pg_catalog.=) c.oid
+                                              and a.attname operator(pg_catalog.=) 'period_end'))
            from (values (coalesce((select s.oid from pg_catalog.pg_namespace s
                                     where s.nspname operator(pg_catalog.=) 'tollgate'), 0))) n (oid)",
     )
@@ -197,7 +202,9 @@ pub(super) async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx
         "select version from tollgate.applied_migrations() version"
     };
     let versions: Vec<i64> = sqlx::query_scalar(versions).fetch_all(connection).await?;
-    Ok(Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names })
+    let ledger = Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names };
+    // A table without calendar periods is of a schema before the first release.
+    Ok(if outdated { ledger.outdated() } else { ledger })
 }
 
 /// This crate's own lock, different from the host's locks and those of its migrations.

@@ -34,8 +34,12 @@ impl MigrationRunner for Sqlite {
         let ledger = ledger(&mut transaction).await.map_err(failed::<Self>)?;
         let migrations = scope.of::<Self>(&ledger)?;
         encoded(&mut transaction).await?;
-        for migration in &migrations {
-            sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await.map_err(failed::<Self>)?;
+        let outdated = migrations.iter().any(|migration| migration.version() == 1)
+            && has_outdated_tables(&mut transaction).await.map_err(failed::<Self>)?;
+        let copies = if outdated { [SET_ASIDE, COPY_BACK] } else { ["", ""] };
+        let files = migrations.iter().map(Migration::sql);
+        for sql in std::iter::once(copies[0]).chain(files).chain(std::iter::once(copies[1])) {
+            sqlx::raw_sql(sql).execute(&mut *transaction).await.map_err(failed::<Self>)?;
         }
         transaction.commit().await.map_err(failed::<Self>)?;
         Ok(migrations)
@@ -60,12 +64,47 @@ async fn encoded(connection: &mut SqliteConnection) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether the tables are those of a schema before the first release, whose checks refuse calendar periods. SQLite cannot change a
+/// check.
+async fn has_outdated_tables(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    let outdated = "select exists (select * from sqlite_schema where name = 'token_buckets')
+                       and not exists (select * from pragma_table_info('token_buckets') where name = 'period_end')";
+    sqlx::query_scalar(outdated).fetch_one(connection).await
+}
+
+/// Renames the outdated tables, without the views that name them.
+const SET_ASIDE: &str = "
+    drop view if exists token_bucket_levels;
+    drop view if exists token_rules;
+    drop view if exists token_sizes;
+    drop trigger if exists token_bucket_begins;
+    alter table token_buckets rename to token_buckets_before;
+    alter table token_plans rename to token_plans_before;
+    alter table token_overrides rename to token_overrides_before;";
+
+/// Copies the rows into the tables that the first migration has created.
+const COPY_BACK: &str = "
+    insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, over_capacity, over_refill_ns, over_refill,
+                               anchor, full_at, granted, max_granted_wait)
+    select id, capacity, refill_seconds, refill, plan, provisioned, over_capacity, over_refill_ns, over_refill, anchor, full_at,
+           granted, max_granted_wait
+      from token_buckets_before;
+    insert into token_plans (name, capacity, refill_seconds, refill, mode, mode_reason, mode_until)
+    select name, capacity, refill_seconds, refill, mode, mode_reason, mode_until from token_plans_before;
+    insert into token_overrides (id, capacity, refill_seconds, refill, mode, reason, expires_at)
+    select id, capacity, refill_seconds, refill, mode, reason, expires_at from token_overrides_before;
+    drop table token_buckets_before;
+    drop table token_plans_before;
+    drop table token_overrides_before;";
+
 async fn ledger(connection: &mut SqliteConnection) -> Result<Ledger, sqlx::Error> {
     let names: Vec<String> = sqlx::query_scalar("select name from sqlite_schema").fetch_all(&mut *connection).await?;
     let names: HashSet<String> = names.into_iter().collect();
     if !names.contains("token_migrations") {
         return Ok(Ledger { versions: None, names });
     }
-    let versions: Vec<i64> = sqlx::query_scalar("select version from token_migrations").fetch_all(connection).await?;
-    Ok(Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names })
+    let versions: Vec<i64> =
+        sqlx::query_scalar("select version from token_migrations").fetch_all(&mut *connection).await?;
+    let ledger = Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names };
+    Ok(if has_outdated_tables(connection).await? { ledger.outdated() } else { ledger })
 }

@@ -156,7 +156,7 @@ impl Operations for MySql {
     ) -> OperationFuture<'c, ()> {
         Box::pin(async move {
             // Further limits of the plan are between these two names. Those that stay keep their modes.
-            let names: Vec<Key> = limits.of(plan).map(|(name, _)| name).collect();
+            let names: Vec<Key> = limits.buckets(plan).map(|(name, _)| name).collect();
             let others: Vec<(Vec<u8>,)> = sqlx::query_as(
                 "select name from token_plans where name > concat(?, x'01') and name < concat(?, x'02') for update",
             )

@@ -64,7 +64,7 @@ fn array(elements: impl Iterator<Item = String>) -> String {
 fn quota_json(quota: Option<&Quota>) -> String {
     match quota {
         None => "null,null,null".to_owned(),
-        Some(quota) => format!("{},{},\"{}\"", quota.capacity_i64(), quota.refill_seconds(), quota.refill().as_str()),
+        Some(quota) => format!("{},{},\"{}\"", quota.capacity_i64(), quota.refill_seconds(), quota.refill().column()),
     }
 }
 

@@ -7,7 +7,7 @@ use sqlx::mysql::{MySql, MySqlConnection};
 use super::adjust::adjust;
 use super::{TransactionOwner, bytes, json, refill, text};
 use crate::model::answer::BucketAnswer;
-use crate::model::{Adjustment, Quota, WindowUsage};
+use crate::model::{Adjustment, Quota, Refill, WindowUsage};
 use crate::store::sql::answers::{self, AllAnswers, AnswerColumns, Entry};
 use crate::store::sql::call::{self, AdjustedColumns, Counting, SqlRequest};
 use crate::store::sql::dialect::Decisions;
@@ -147,6 +147,10 @@ async fn take_uniform(
         return Ok(None);
     };
     let (amounts, quota) = (first.amounts, first.quota(0));
+    // The routine computes limits that are the same at each time.
+    if quota.is_some_and(|quota| matches!(quota.refill(), Refill::Period(_))) {
+        return Ok(None);
+    }
     let rows: Vec<UniformRow> = sqlx::query_as("call token_take_uniform_v1(?, ?, ?, ?, ?, ?, ?, ?)")
         .bind(json::ids(requests))
         .bind(amounts.cost)

@@ -223,7 +223,7 @@ impl Operations for Postgres {
                 where name operator(pg_catalog.>) ($1 operator(pg_catalog.||) pg_catalog.chr(1))
                   and name operator(pg_catalog.<) ($1 operator(pg_catalog.||) pg_catalog.chr(2))
                   and name operator(pg_catalog.<>) all ($2)";
-            let kept: Vec<String> = limits.of(plan).map(|(name, _)| name.into()).collect();
+            let kept: Vec<String> = limits.buckets(plan).map(|(name, _)| name.into()).collect();
             sqlx::query(others).bind(plan.as_str()).bind(kept).execute(&mut *connection).await?;
             let names = "delete from tollgate.token_plan_limits where plan operator(pg_catalog.=) $1";
             sqlx::query(names).bind(plan.as_str()).execute(&mut *connection).await?;

@@ -5,8 +5,8 @@
 select group_concat(line, ',')
   from (
 select format('bucket %s %s %s %s %s %s %s %s %s %s %s %s %s',
-              asked.key, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, refill, provisioned, hex(plan),
-              over_capacity, over_refill_ns, over_refill) as line
+              asked.key, anchor, full_at, granted, max_granted_wait, capacity, refill_ns, replace(refill, ' ', '|'),
+              provisioned, hex(plan), over_capacity, over_refill_ns, replace(over_refill, ' ', '|')) as line
   from json_each(?1) asked cross join token_buckets bucket on bucket.id = asked.value
 union all
 select format('window %s %s %s %s %s %s %s %s', asked.key, max_requests, interval_ns, resolution_ns,

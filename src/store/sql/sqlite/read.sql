@@ -1,10 +1,12 @@
 -- Reads all rows that decide requests, as one text: in SQLite, each separate value would cost as much as a whole row.
 -- ?1 keys, each once; ?2 plans that requests name; ?3 keys of requests under the bucket's own plan: JSON arrays
 -- Result: rows separated by commas, with the columns below separated by spaces. Null is empty, and plan names are hexadecimal.
+-- In the text of a refill, bars stand for spaces.
 -- Locked::enter of take.rs parses a row by ResultRow of rows.rs, which counts the columns from 0.
 select group_concat(format('%s %s %s %s %s %s %s %s %s %s %s %s %s %s',
-                           row_of, place, anchor_or_until, full_at, granted, max_granted_wait, capacity, refill_ns, refill,
-                           provisioned, hex(plan), over_capacity, over_refill_ns, over_refill_or_mode), ',')
+                           row_of, place, anchor_or_until, full_at, granted, max_granted_wait, capacity, refill_ns,
+                           replace(refill, ' ', '|'), provisioned, hex(plan), over_capacity, over_refill_ns,
+                           replace(over_refill_or_mode, ' ', '|')), ',')
   from (
 select 'mode' as row_of, null as place, cast(round(unixepoch(until, 'subsec') * 1000) as integer) as anchor_or_until,
        null as full_at, null as granted, null as max_granted_wait, null as capacity, null as refill_ns, null as refill,

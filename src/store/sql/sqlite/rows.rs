@@ -1,5 +1,7 @@
 //! The rows of buckets and of receipts, as SQLite reads and writes them.
 
+use std::borrow::Cow;
+
 use chrono::DateTime;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -114,7 +116,8 @@ pub(super) async fn write_all(connection: &mut SqliteConnection, rows: Array) ->
 }
 
 /// Adds a bucket to those that `rows.sql` writes.
-pub(super) fn push(rows: &mut Array, key: &Key, BucketRow { own_quota, over, plan, provisioned, bucket }: &BucketRow) {
+pub(super) fn push(rows: &mut Array, key: &Key, row: &BucketRow) {
+    let BucketRow { own_quota, over, plan, provisioned, bucket } = row;
     rows.push_row(&[
         key.as_str().into(),
         bucket.anchor.into(),
@@ -123,20 +126,27 @@ pub(super) fn push(rows: &mut Array, key: &Key, BucketRow { own_quota, over, pla
         bucket.max_granted_wait.into(),
         own_quota.capacity_i64().into(),
         own_quota.refill_ns().into(),
-        own_quota.refill().as_str().into(),
+        own_quota.refill().column().as_ref().into(),
         (*provisioned).into(),
         plan.as_deref().map(Key::as_str).into(),
         over.as_deref().map(Quota::capacity_i64).into(),
         over.as_deref().map(Quota::refill_ns).into(),
-        over.as_deref().map(|over| over.refill().as_str()).into(),
+        over.as_deref().map(|over| over.refill().column()).as_deref().into(),
+        period_end(row).into(),
     ]);
 }
 
 /// Adds the state of a bucket to those that [`STATES`] writes.
-pub(super) fn push_state(states: &mut Array, key: &Key, BucketRow { bucket, .. }: &BucketRow) {
+pub(super) fn push_state(states: &mut Array, key: &Key, row: &BucketRow) {
+    let bucket = &row.bucket;
     let state = [bucket.anchor, bucket.full_at, bucket.granted, bucket.max_granted_wait].map(Value::from);
     let [anchor, full_at, granted, max_granted_wait] = state;
-    states.push_row(&[key.as_str().into(), anchor, full_at, granted, max_granted_wait]);
+    states.push_row(&[key.as_str().into(), anchor, full_at, granted, max_granted_wait, period_end(row).into()]);
+}
+
+/// The end of the calendar period of a bucket, for the views and the sweep.
+fn period_end(row: &BucketRow) -> Option<i64> {
+    Some(row.limits().period_end).filter(|end| *end != NEVER_NS)
 }
 
 /// Reads a bucket from the columns of `bucket_columns!`, which begin at `first`.
@@ -157,18 +167,18 @@ pub(super) fn bucket_from_columns(columns: &SqliteRow, first: usize) -> Result<B
 }
 
 /// Writes what requests took from buckets that exist, with unchanged limits, and ends the transaction. The
-/// argument is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `max_granted_wait`.
+/// argument is a JSON array of arrays: key, `anchor`, `full_at`, `granted`, `max_granted_wait`, `period_end`.
 ///
 /// The statement is not an update from a join, because the planner can scan all buckets for a join if its statistics say
 /// that there are few. Every id exists, so the limits in the statement are placeholders.
 pub(super) const STATES: Script = closing!(
-    "insert into token_buckets (id, anchor, full_at, granted, max_granted_wait, capacity, refill_seconds)
-     select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 1, 1
+    "insert into token_buckets (id, anchor, full_at, granted, max_granted_wait, period_end, capacity, refill_seconds)
+     select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, 1, 1
        from json_each(?1)
       where true
          on conflict (id) do update
         set anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
-            max_granted_wait = excluded.max_granted_wait;"
+            max_granted_wait = excluded.max_granted_wait, period_end = excluded.period_end;"
 );
 
 /// Reads the receipt of a request.
@@ -279,7 +289,7 @@ impl<'a> ResultRow<'a> {
     pub(super) fn bucket(&self) -> Result<BucketRow, sqlx::Error> {
         let over = match self.0[11] {
             "" => None,
-            _ => Some(quota(self.number(11)?, self.number(12)?, self.0[13])?),
+            _ => Some(quota(self.number(11)?, self.number(12)?, &self.refill(13))?),
         };
         Ok(BucketRow {
             own_quota: self.quota()?,
@@ -313,8 +323,13 @@ impl<'a> ResultRow<'a> {
         Ok(TimedMode::new(mode_setting((mode, None, None))?.map(|setting| setting.mode), until))
     }
 
+    fn refill(&self, place: usize) -> Cow<'a, str> {
+        let text = self.0[place];
+        if text.contains('|') { text.replace('|', " ").into() } else { text.into() }
+    }
+
     fn quota(&self) -> Result<Quota, sqlx::Error> {
-        quota(self.number(6)?, self.number(7)?, self.0[8])
+        quota(self.number(6)?, self.number(7)?, &self.refill(8))
     }
 
     fn name(&self) -> Result<Key, sqlx::Error> {

@@ -94,7 +94,7 @@ pub(super) async fn set_override(
     .bind(key.as_str())
     .bind(over.quota.as_ref().map(Quota::capacity_i64))
     .bind(over.quota.as_ref().map(Quota::refill_ns))
-    .bind(over.quota.map(|quota| quota.refill().as_str()))
+    .bind(over.quota.map(|quota| quota.refill().column()))
     .bind(over.mode.map(Mode::as_str))
     .bind(&over.reason)
     .bind(over.expires_at.map(timestamp))
@@ -148,7 +148,7 @@ pub(super) async fn create_plan(
     limits: &Limits,
 ) -> Result<(), sqlx::Error> {
     let mut kept = Vec::new();
-    for (name, limit) in limits.of(plan) {
+    for (name, limit) in limits.buckets(plan) {
         sqlx::query(
             // A new further limit has the mode of the first one.
             "insert into token_plans (name, capacity, refill_seconds, refill, mode, mode_reason, mode_until)
@@ -161,7 +161,7 @@ pub(super) async fn create_plan(
         .bind(name.as_str())
         .bind(limit.quota.capacity_i64())
         .bind(limit.quota.refill_ns())
-        .bind(limit.quota.refill().as_str())
+        .bind(limit.quota.refill().column())
         .bind(plan.as_str())
         .execute(&mut *connection)
         .await?;

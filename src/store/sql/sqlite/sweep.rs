@@ -97,7 +97,9 @@ const TABLES: [SweptTable; 4] = [
                  from (select id from token_buckets where id > cast(?1 as text) order by id limit ?2)",
         sweep: "delete from token_buckets
                  where id > cast(?1 as text) and id <= cast(?2 as text) and not provisioned
-                   and full_at <= (?4 - anchor) / step_ns * step_ticks
+                   -- After a calendar period, debt in the next one counts for a period more: its length is not known here.
+                   and full_at + iif(period_end is not null and full_at > step_ticks, step_ticks, 0)
+                       <= (?4 - anchor) / step_ns * step_ticks
                    and not exists (select receipt.id from token_receipts receipt
                                     where receipt.bucket = token_buckets.id and receipt.state = 'open'
                                       and receipt.expires_at > ?3)",

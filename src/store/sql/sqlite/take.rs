@@ -139,7 +139,8 @@ fn evaluated(found: &FoundBucket, request: &SqlRequest, now: i64) -> Option<Buck
     let FoundBucket { row, has_settings, .. } = found;
     let own = request.quota(0).is_none_or(|quota| *quota == row.own_quota);
     let plain = !has_settings && row.plan.is_none() && row.over.is_none() && own;
-    (plain && !row.bucket.stepped_back(&row.limits(), now))
+    let limits = row.limits();
+    (plain && now < limits.period_end && !row.bucket.stepped_back(&limits, now))
         .then(|| decide::take_by_tokens(&mut row.clone(), request.amounts, now))
 }
 
@@ -169,7 +170,7 @@ async fn run_take(
         .bind(good_for_ms)
         .bind(request.quota(0).map(Quota::capacity_i64))
         .bind(request.quota(0).map(Quota::refill_ns))
-        .bind(request.quota(0).map(|quota| quota.refill().as_str()));
+        .bind(request.quota(0).map(|quota| quota.refill().column()));
     let rows = first_rows(connection, query).await?;
     let found = |columns: &SqliteRow| {
         Ok(FoundBucket {

@@ -34,6 +34,7 @@ update token_buckets
        end
  where id = ?1
    and plan is null and over_capacity is null
+   and length(refill) <= 10  -- the text of a calendar period is longer, and the host computes the period
    and ?2 <= capacity - ?3
    and full_at + (?2 + ?3) * token_ticks - burst <= ((select now from clock) + ?5 - anchor) / step_ns * step_ticks
    and (?5 = 0 or full_at - ((select now from clock) - anchor) / step_ns * step_ticks

@@ -193,7 +193,7 @@ fn beyond(db: &TestDb, parameter: Parameter) -> Vec<String> {
         Seconds => ["1e10", "-1e10", "1e308", "'one'", "'NaN'"].map(str::to_owned).into(),
         Uuid => vec![db.quoted(&"x".repeat(37))],
         Id if !postgres => vec![db.quoted(&"x".repeat(257)), db.quoted(&"x".repeat(100_000))],
-        Word if !postgres => vec![db.quoted(&"x".repeat(11))],
+        Word if !postgres => vec![db.quoted(&"x".repeat(81))],
         Id | Word => Vec::new(),
     }
 }

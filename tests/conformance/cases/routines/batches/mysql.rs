@@ -139,7 +139,7 @@ impl ModelBucket {
             "continuous" => Quota::continuous(capacity, period)?,
             _ => Quota::once(capacity)?,
         };
-        let (key, limits, plan) = (db.key(), BucketQuota::from(&quota), db.key().to_string());
+        let (key, limits, plan) = (db.key(), BucketQuota::at(&quota, 0), db.key().to_string());
         let mut state = None;
         if made == Made::Provisioned {
             db.create(&key, quota).await?;

@@ -72,7 +72,7 @@ async fn live(
     let mut now = START;
     db.at(now).await?;
     let quota = quota(capacity, seconds, refill)?;
-    let limits = BucketQuota::from(&quota);
+    let limits = BucketQuota::at(&quota, 0);
     let mut buckets: Vec<(Key, Option<Bucket>)> = (0..BUCKETS).map(|_| (db.key(), None)).collect();
     let mut limit_arguments = format!("{capacity}, {seconds}, '{refill}', null");
     if planned {
