@@ -2,10 +2,11 @@ use std::process::ExitCode;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tollgate::{Admin, admin::DenialCount};
+use tollgate::{Admin, admin::DenialCount, model::LimitName};
 
 use crate::output::{Cell, Column, Table, say, say_json, width_to_fit};
 use crate::paging::Skipped;
+use crate::quota_args::limit_name;
 use crate::text::wrapped;
 use crate::times;
 
@@ -17,7 +18,10 @@ use crate::times;
 pub(crate) struct Args {
     /// The maximum number of keys; 0: all
     #[arg(long, value_name = "KEYS", default_value_t = 20)]
-    limit: u32,
+    top: u32,
+    /// Only denials by this limit of keys with several limits, other than their first
+    #[arg(long, value_name = "NAME", value_parser = limit_name)]
+    limit: Option<LimitName>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -26,7 +30,15 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
         let skipped = Skipped::default();
-        let most = skipped.rows(store.most_denied(if self.limit == 0 { u32::MAX } else { self.limit }).await?);
+        let top = if self.top == 0 { u32::MAX } else { self.top };
+        let read = if self.limit.is_some() { u32::MAX } else { top };
+        let mut most = skipped.rows(store.most_denied(read).await?);
+        if let Some(limit) = &self.limit {
+            most.retain(|denials| {
+                denials.key.as_str().split_once('\u{1}').is_some_and(|(_, name)| name == limit.as_str())
+            });
+            most.truncate(top as usize);
+        }
         skipped.warn();
         if self.json {
             say_json(&most.iter().map(DenialJson::from).collect::<Vec<_>>())?;

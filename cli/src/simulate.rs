@@ -40,8 +40,8 @@ use traffic::Traffic;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag by itself")]
 #[command(after_help = EXAMPLES, group = ArgGroup::new("source").required(true))]
 pub(crate) struct Args {
-    /// One limit, or two to compare: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', or a
-    /// sliding window such as '100 in 60s at 5s'
+    /// One limit, or two to compare: a quota such as '10/s burst 20', '1000 per calendar 1d' or '100 once', a sliding window
+    /// such as '100 in 60s at 5s', or several limits of one key such as '10/s burst 20; day: 1000/day'
     #[arg(value_name = "LIMIT", required = true, num_args = 1..=2, value_parser = limit)]
     limits: Vec<Rule>,
     /// A file with one arrival per line, `-` for standard input: seconds or an RFC 3339 timestamp, then optionally a cost and
@@ -87,6 +87,10 @@ impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         if self.window.is_some_and(|window| window.is_zero()) {
             return Err(CliError::arguments("--window 0s holds nothing", "give it a length, such as 1m").into());
+        }
+        if self.provisioned && self.limits.iter().any(|rule| matches!(rule, Rule::Limits(_))) {
+            let message = "--provisioned creates one bucket, and a key with several limits has several";
+            return Err(CliError::arguments(message, "leave out --provisioned").into());
         }
         if self.json && self.svg.as_deref() == Some(Path::new("-")) {
             let message = "--json and --svg - both write to standard output";
@@ -196,6 +200,9 @@ fn limit(text: &str) -> Result<Rule, CliError> {
         Rule::Quota(quota) if quota == Quota::unlimited() => {
             Err(CliError::arguments("cannot simulate an unlimited quota", ""))
         }
+        Rule::Limits(limits) if limits.iter().any(|limit| limit.get_cost().is_some()) => {
+            Err(CliError::arguments("cannot simulate a named cost", "leave out 'cost NAME': each arrival has one cost"))
+        }
         rule => Ok(rule),
     }
 }
@@ -204,7 +211,8 @@ fn text(rule: &Rule) -> String {
     match rule {
         Rule::Quota(quota) => quota.to_string(),
         Rule::Window(window) => window.to_string(),
-        _ => unreachable!("a text is a quota or a window"),
+        Rule::Limits(limits) => limits.to_string(),
+        _ => unreachable!("a text states limits"),
     }
 }
 
@@ -212,6 +220,7 @@ fn refill_time(rule: &Rule) -> Duration {
     match rule {
         Rule::Quota(quota) if quota.refill() != Refill::Once => quota.refill_time(),
         Rule::Window(window) => Window::interval(window),
+        Rule::Limits(limits) => limits.iter().map(|limit| refill_time(&limit.quota().into())).max().unwrap_or(SECOND),
         _ => SECOND,
     }
 }

@@ -111,8 +111,10 @@ impl Buckets {
         clock.set(now);
         let keys = if clients.is_empty() { vec![Key::try_from("simulated")?] } else { clients.to_vec() };
         // The store is partitioned. The reserve keeps every partition from filling up.
-        let store = MemoryStore::with_clock(clock.clone()).max_keys(keys.len().saturating_mul(4).max(100_000));
         let rule = limit.rule.clone();
+        let limits = if let Rule::Limits(limits) = &rule { limits.len() } else { 1 };
+        let buckets = keys.len().saturating_mul(limits);
+        let store = MemoryStore::with_clock(clock.clone()).max_keys(buckets.saturating_mul(4).max(100_000));
         let mut sends_rule = true;
         if let (Rule::Quota(quota), true) = (&rule, limit.provisioned) {
             for key in &keys {
@@ -137,7 +139,7 @@ impl Buckets {
         }
     }
 
-    /// The available tokens. A bucket is full until its first request creates it.
+    /// The available tokens, with several limits the least of them. A bucket is full until its first request creates it.
     async fn available_at(&self, at: i64) -> anyhow::Result<i64> {
         self.clock.set(at);
         match &self.rule {
@@ -145,6 +147,15 @@ impl Buckets {
             Rule::Quota(quota) => {
                 let level = self.store.peek(&self.keys[0]).await?;
                 Ok(level.map_or_else(|| quota.capacity().cast_signed(), |level| level.available()))
+            }
+            Rule::Limits(limits) => {
+                let mut least = i64::MAX;
+                for (key, limit) in limits.buckets(&self.keys[0]) {
+                    let level = self.store.peek(&key).await?;
+                    let full = limit.quota().capacity().cast_signed();
+                    least = least.min(level.map_or(full, |level| level.available()));
+                }
+                Ok(least)
             }
             rule => anyhow::bail!("{rule:?} needs a database"),
         }

@@ -159,13 +159,17 @@ fn denied_json_conforms_to_the_schema() {
         let store = tollgate::SqliteStore::connect(&url, tollgate::store::Durability::Synchronous).expect("a file");
         let keys = ["a", "b\u{1b}[31m"].map(|key| tollgate::Key::try_from(key).expect("a key"));
         let [one, other] = keys;
-        tollgate::store::Maintenance::count_denials(&store, &[(one, 3), (other, 7)]).await.expect("it counts");
+        let daily = one.limit(&"day".try_into().expect("a name"));
+        let denials = [(one, 3), (other, 7), (daily, 2)];
+        tollgate::store::Maintenance::count_denials(&store, &denials).await.expect("it counts");
     });
     let denied = database.run(&["denied", "--json"]).ended(0).json();
     assert_conforms(&denied, "denied");
     assert_eq!((&denied[0]["denied"], &denied[1]["key"], &denied[1]["denied"]), (&7.into(), &"a".into(), &3.into()));
-    assert_eq!(database.run(&["denied", "--json", "--limit", "1"]).ended(0).json().as_array().map(Vec::len), Some(1));
-    assert_eq!(database.run(&["denied", "--json", "--limit", "0"]).ended(0).json(), denied, "0 is all of them");
+    assert_eq!(database.run(&["denied", "--json", "--top", "1"]).ended(0).json().as_array().map(Vec::len), Some(1));
+    assert_eq!(database.run(&["denied", "--json", "--top", "0"]).ended(0).json(), denied, "0 is all of them");
+    let by_day = database.run(&["denied", "--json", "--limit", "day"]).ended(0).json();
+    assert_eq!((by_day.as_array().map(Vec::len), &by_day[0]["denied"]), (Some(1), &2.into()));
     let table = database.run(&["denied"]).ended(0).says(&["b\\u{1b}[31m", "7", "a", "3"]);
     assert!(!table.out.contains('\u{1b}'), "{table:?}");
 }

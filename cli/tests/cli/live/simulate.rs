@@ -63,6 +63,17 @@ fn simulated_limits_grant_as_computed() {
 }
 
 #[test]
+fn simulated_limits_of_one_key_grant_what_all_of_them_do() {
+    let report = json(&["2/s; minute: 9/min burst 9", "2/s", "--pattern", "steady:10/s", "--for", "10s"]);
+    // Nine of the minute's tokens, and the one that comes back in ten seconds.
+    assert_eq!(outcomes(&report), [(10, 90), (21, 79)]);
+    assert_eq!(report["limits"][0]["limit"], "2/s; minute: 9/m");
+    let month = "2027-01-31T23:59:58Z\n2027-01-31T23:59:59Z\n2027-02-01T00:00:00Z\n2027-02-01T00:00:01Z\n";
+    std::fs::write(directory().join("month.txt"), month).expect("written");
+    assert_eq!(outcomes(&json(&["1/month", "1/month in -01:00", "--traffic", "month.txt"])), [(2, 2), (1, 3)]);
+}
+
+#[test]
 fn simulated_wait_is_granted_later_or_denied_at_once() {
     let arguments = ["1/s", "--pattern", "burst:5 every 60s", "--max-wait", "3s"];
     let report = json(&arguments);
@@ -161,6 +172,8 @@ fn impossible_simulation_says_what_is_possible() {
         (&["10 apples", "--pattern", "steady:1/s"][..], "write '10/s'"),
         (&["10 in 5s", "--pattern", "steady:1/s"], "write '100 in 60s at 5s'"),
         (&["unlimited", "--pattern", "steady:1/s"], "cannot simulate an unlimited quota"),
+        (&["1/s; tokens: 2/s cost tokens", "--pattern", "steady:1/s"], "cannot simulate a named cost"),
+        (&["10/month from day 32", "--pattern", "steady:1/s"], "write 'month', 'month from day 15'"),
         (&["10/s", "--pattern", "waves:1/s"], "write 'steady:50/s'"),
         (&["10/s", "--pattern", "steady:1000000000/s"], "at most 10000000"),
         (&["10/s", "--pattern", "burst:4000000000 every 36000d"], "at most 10000000"),
