@@ -8,6 +8,8 @@
 #[doc = include_str!("../../docs/concepts.md")]
 #[doc = include_str!("../../docs/choosing.md")]
 #[doc = include_str!("../../docs/sliding-windows.md")]
+#[doc = include_str!("../../docs/daily-and-monthly-quotas.md")]
+#[doc = include_str!("../../docs/language-models.md")]
 #[doc = include_str!("../../docs/recipes.md")]
 #[doc = include_str!("../../docs/waiting.md")]
 #[doc = include_str!("../../docs/outages.md")]
