@@ -39,26 +39,10 @@ adjust: begin
   set v_receipt = unhex(replace(p_receipt, '-', ''));
   set o_outcome = 'done', o_given_back = 0;
 
-  read_bucket: loop
-    select full_at, granted, burst, anchor, period_end, step_ns, step_ticks, token_ticks, max_granted_wait
-      into v_full_at, v_granted, v_burst, v_anchor, v_period_end, v_step_ns, v_step_ticks, v_token_ticks, v_max_granted_wait
-      from token_buckets where id = v_id for update;
-    if v_now is not null then
-      leave read_bucket;
-    end if;
-    call token_clock(v_now);
-    if v_period_end > v_now is not false then
-      leave read_bucket;
-    end if;
-    begin
-      -- Starts the current calendar period.
-      declare v_outcome, v_mode varchar(10) character set ascii;
-      declare v_until, v_capacity bigint;
-      declare v_changed boolean;
-      call token_prepare_bucket(v_id, null, null, null, null, v_now, c_max_counted, v_outcome, v_mode, v_until, v_changed,
-                                v_capacity);
-    end;
-  end loop;
+  select full_at, granted, burst, anchor, period_end, step_ns, step_ticks, token_ticks, max_granted_wait
+    into v_full_at, v_granted, v_burst, v_anchor, v_period_end, v_step_ns, v_step_ticks, v_token_ticks, v_max_granted_wait
+    from token_buckets where id = v_id for update;
+  call token_clock(v_now);
   if p_kind = 'settle' then
     select state, cost, expires_at into v_state, v_known_cost, v_expires_at
       from token_receipts where id = v_receipt and bucket = v_id for update;
@@ -99,6 +83,25 @@ adjust: begin
   end;
   if p_kind = 'cancel' and v_granted = p_granted then
     set v_granted = greatest(v_granted - p_cost, 0);
+  end if;
+  if o_given_back < 0 and v_period_end <= v_now then
+    -- Starts the current calendar period, with any mode, under the limits that the state is under.
+    begin
+      declare u_capacity, n_burst, n_step_ns, n_step_ticks, n_token_ticks, n_anchor, n_period_end bigint;
+      declare u_seconds decimal(19, 9);
+      declare u_refill varchar(80) character set ascii collate ascii_bin;
+      select under_capacity, under_seconds, under_refill into u_capacity, u_seconds, u_refill
+        from token_buckets where id = v_id for update;
+      call token_bucket_limits('bucket', v_id, u_capacity, u_seconds, u_refill, v_now,
+                               n_burst, n_step_ns, n_step_ticks, n_token_ticks, n_anchor, n_period_end);
+      call token_convert_state(v_now, n_burst, n_step_ns, n_step_ticks, n_token_ticks, n_anchor, n_period_end, true,
+                               v_burst, v_step_ns, v_step_ticks, v_token_ticks, v_anchor, v_period_end, v_full_at,
+                               v_max_granted_wait);
+      update token_buckets
+         set step_ns = v_step_ns, anchor = v_anchor, period_end = v_period_end, full_at = v_full_at,
+             max_granted_wait = v_max_granted_wait
+       where id = v_id;
+    end;
   end if;
   set v_clock = (least(v_now, v_period_end) - v_anchor) div v_step_ns * v_step_ticks,
       v_debt_end = (least(v_now + least(coalesce(p_max_debt, c_year), c_year) - 1, v_period_end) - v_anchor)

@@ -428,7 +428,8 @@ begin
                    when b.step_ns = 9223372036854775807 then if(b.full_at < b.burst, 0, null)
                    -- Also true of a clock that was set back to before its start.
                    when b.full_at - b.burst + b.token_ticks <= (v_now - b.anchor) div b.step_ns * b.step_ticks then 0
-                   else (greatest(((b.full_at - b.burst + b.token_ticks + b.step_ticks - 1) div b.step_ticks) * b.step_ns
+                   else (greatest(((b.full_at - b.burst + b.token_ticks) div b.step_ticks
+                                   + ((b.full_at - b.burst + b.token_ticks) mod b.step_ticks > 0)) * b.step_ns
                                   + b.anchor - v_now, 0) + 999999) div 1000000
                  end as until
             from (select 1 as one) n

@@ -28,6 +28,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   b            tollgate.token_buckets;
+  o            tollgate.token_overrides;
   r            tollgate.token_receipts;
   v_known      boolean;
   v_now        bigint;
@@ -47,14 +48,6 @@ begin
   given_back := 0;
   select t.* into b from tollgate.token_buckets t where t.id = p_id for no key update;
   v_now := tollgate.clock();
-  if b.period_end <= v_now then
-    -- Another session can have changed the settings of the bucket, so that one step does not suffice.
-    for v_step in 1 .. 4 loop
-      perform from tollgate.prepare_bucket(p_id, null, null, null, null, v_now, false) t where t.changed;
-      exit when not found;
-    end loop;
-    select t.* into b from tollgate.token_buckets t where t.id = p_id;
-  end if;
   select t.* into r from tollgate.token_receipts t where t.id = p_receipt and t.bucket = p_id for update;
   v_known := found;
   if v_known then
@@ -84,7 +77,6 @@ begin
     on conflict (id, bucket) do update
        set state = excluded.state, expires_at = greatest(t.expires_at, excluded.expires_at);
   end if;
-  v_clock := tollgate.bucket_clock(b, least(v_now, b.period_end));
   if p_kind = 'cancel' then
     given_back := greatest(p_cost - v_later, 0);
     b.granted := greatest(b.granted - case when v_later = 0 then p_cost else 0 end, 0);
@@ -92,6 +84,15 @@ begin
     given_back := case p_kind when 'refund' then least(p_tokens, p_cost) when 'charge' then -p_tokens
                               else p_cost - p_tokens end;
   end if;
+  if given_back < 0 and b.period_end <= v_now then
+    -- Starts the current calendar period, with any mode, under the limits that the state is under.
+    select t.* into o from tollgate.token_overrides t where t.id = p_id and b.overridden and t.capacity is not null;
+    perform tollgate.convert_state(
+      p_id, coalesce(o.capacity, b.capacity), case when o.id is null then b.refill_seconds else o.refill_seconds end,
+      case when o.id is null then b.refill else o.refill end, o.id is not null);
+    select t.* into b from tollgate.token_buckets t where t.id = p_id;
+  end if;
+  v_clock := tollgate.bucket_clock(b, least(v_now, b.period_end));
   if given_back >= 0 then
     -- Can exceed the capacity: a debt can be older than a lower capacity.
     b.full_at := greatest(b.full_at - given_back::numeric * b.token_ticks, -b.burst);

@@ -137,7 +137,7 @@ begin
   end if;
   -- Computes in integers: numeric division rounds, and over years the error exceeds a nanosecond.
   return (greatest(
-    p_taken.anchor + (v_tick + p_taken.step_ticks - 1) / p_taken.step_ticks * p_taken.step_ns - p_taken.now, 0)
+    p_taken.anchor + (v_tick / p_taken.step_ticks + (v_tick % p_taken.step_ticks > 0)::int) * p_taken.step_ns - p_taken.now, 0)
     + 999999) / 1000000;
 end
 $$;
