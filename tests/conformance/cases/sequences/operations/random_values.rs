@@ -75,7 +75,7 @@ impl Author<'_> {
     }
 
     pub(super) fn quota(&mut self) -> Quota {
-        const QUOTAS: [&str; 23] = [
+        const QUOTAS: [&str; 19] = [
             "10/s",
             "3/s burst 7",
             "10/s",
@@ -92,10 +92,6 @@ impl Author<'_> {
             "3155760000000000000 per 36525d",
             "4 per calendar 1h",
             "2 per calendar 1d",
-            "4/month",
-            "3/month from day 31 22:30 in -05:00",
-            "5/week from sunday",
-            "3/day from 06:00 in +05:30",
             "3 once",
             "10 once",
             "3155760000000000000 once",
@@ -105,15 +101,13 @@ impl Author<'_> {
 
     /// Often equals the key's own quota, now or later: the override applies anyway.
     pub(super) fn overriding(&mut self, place: usize) -> Quota {
-        const QUOTAS: [&str; 10] = [
+        const QUOTAS: [&str; 8] = [
             "20/s",
             "3/s burst 8",
             "2/h",
             "2000000/s burst 7",
             "4 per 1s",
             "6 per calendar 1h",
-            "6/month",
-            "4/day in +05:30",
             "5 once",
             "9 per 36525d",
         ];
