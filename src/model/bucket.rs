@@ -53,7 +53,7 @@ impl BucketQuota {
         Self { capacity, step_ns, step_ticks, token_ticks, start, period_end: NEVER_NS }
     }
 
-    /// Not inlined, because a decision of another quota is not to pay for it.
+    /// Not inlined, so that decisions of other quotas stay small.
     #[cold]
     #[inline(never)]
     fn of_period(capacity: i64, (start, end): (i64, i64)) -> Self {

@@ -62,8 +62,7 @@ enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Zone(u16);
 
-/// The zones that periods of this process have, with their names. A zone is never removed. There are about 600 names and as
-/// many offsets as minutes in two days.
+/// The zones of this process's periods, with their names. A zone is never removed: about 600 names and 1,681 offsets exist.
 static ZONES: LazyLock<RwLock<Vec<(String, TimeZone)>>> =
     LazyLock::new(|| RwLock::new(vec![("UTC".to_owned(), TimeZone::UTC)]));
 
