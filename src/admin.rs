@@ -1,9 +1,10 @@
-//! Plans, overrides, modes, filters and levels: the arguments and results of [`Admin`](crate::Admin).
+//! Plans, overrides, modes, filters, levels and usage: the arguments and results of [`Admin`](crate::Admin).
 
 mod changes;
 mod error;
 mod explain;
 mod reads;
+mod usage;
 
 pub(crate) use changes::{AdminSettings, limited, plan_limits};
 pub use changes::{ModeSetting, Override, Plan};
@@ -12,6 +13,7 @@ pub(crate) use explain::explain;
 pub use explain::{ExpectedOutcome, Explanation, Origin};
 pub(crate) use reads::fixed_level;
 pub use reads::{BucketLevel, DenialCount, Filter, Page};
+pub use usage::{RecordedUsage, Usage, UsageFilter, UsagePeriod, UsageRecording};
 
 /// The result of one step of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ mod stack;
 pub mod stream;
 mod sweeper;
 mod take;
+mod usage_recorder;
 
 use bound::Bound;
 use builder::LimiterBuilder;
@@ -34,6 +35,7 @@ use reservation::adjust_each;
 use settings::{CurrentMode, CurrentRule};
 use stack::Stack;
 use sweeper::Sweeper;
+use usage_recorder::UsageRecorder;
 
 /// Limits by key over any store, with three methods: [`allow`](Self::allow), [`reserve`](Self::reserve) and [`wait`](Self::wait).
 ///
@@ -70,6 +72,7 @@ pub struct Limiter<S: Store = AnyStore> {
     decisions: Arc<Decisions>,
     denials: Option<Arc<DenialReporter>>,
     sweeper: Option<Arc<Sweeper>>,
+    usage: Option<Arc<UsageRecorder>>,
 }
 
 impl<S: Store> Limiter<S> {
@@ -526,6 +529,7 @@ impl<S: Store> Clone for Limiter<S> {
             decisions: Arc::clone(&self.decisions),
             denials: self.denials.clone(),
             sweeper: self.sweeper.clone(),
+            usage: self.usage.clone(),
             ..*self
         }
     }

@@ -18,7 +18,8 @@ begin
                    (3, 'tollgate.token_mode', null), (4, 'tollgate.token_plans', null),
                    (5, 'tollgate.token_buckets', 'id'), (6, 'tollgate.token_overrides', 'id'),
                    (7, 'tollgate.token_windows', 'id'), (8, 'tollgate.token_receipts', 'bucket'),
-                   (9, 'tollgate.token_stats', 'id'), (10, 'tollgate.token_plan_limits', null)) t (place, name, key)
+                   (9, 'tollgate.token_stats', 'id'), (10, 'tollgate.token_plan_limits', null),
+                   (11, 'tollgate.token_usage_recording', null), (12, 'tollgate.token_usage_records', 'id')) t (place, name, key)
      where not exists (select from pg_dist_partition p where p.logicalrelid = t.name::regclass)
      order by t.place
   loop
@@ -37,5 +38,9 @@ begin
     end if;
     perform truncate_local_data_after_distributing_table(v_table.name);
   end loop;
+  -- A round of record_usage would lock rows of all nodes.
+  if not exists (select from pg_constraint c where c.conname = 'citus_records_no_usage') then
+    alter table tollgate.token_usage_recording add constraint citus_records_no_usage check (one is null);
+  end if;
 end
 $$;

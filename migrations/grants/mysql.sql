@@ -40,6 +40,7 @@ grant execute on procedure token_throttle to tollgate_app;
 grant execute on procedure token_charge to tollgate_app;
 grant execute on procedure token_sweep_v1 to tollgate_app;
 grant execute on procedure token_count_denials_v1 to tollgate_app;
+grant execute on procedure token_record_usage_v1 to tollgate_app;
 grant execute on procedure request_token to tollgate_app;
 grant execute on procedure request_tokens to tollgate_app;
 grant execute on procedure request_tokens_v1 to tollgate_app;
@@ -66,12 +67,15 @@ grant execute on procedure token_delete_plan to tollgate_operator;
 grant execute on procedure token_reset_bucket to tollgate_operator;
 grant execute on procedure token_delete_bucket to tollgate_operator;
 grant execute on procedure token_sweep to tollgate_operator;
+grant execute on procedure token_record_usage to tollgate_operator;
+grant execute on procedure token_list_usage_v1 to tollgate_operator;
 grant execute on procedure token_list_windows to tollgate_operator;
 grant select on token_bucket_levels to tollgate_operator;
 grant select on token_windows to tollgate_operator;
 grant select on token_most_denied to tollgate_operator;
 grant select on token_rules to tollgate_operator;
 grant select on token_sizes to tollgate_operator;
+grant select on token_usage to tollgate_operator;
 grant select, delete on token_stats to tollgate_operator;
 
 -- The limits, but not the state: no UPDATE can give back tokens that were taken.
@@ -83,6 +87,8 @@ grant select, insert, update, delete on token_plans to tollgate_operator;
 grant select, insert, update, delete on token_plan_limits to tollgate_operator;
 grant select, insert, update, delete on token_overrides to tollgate_operator;
 grant select, insert (mode, reason, until), update (mode, reason, until) on token_mode to tollgate_operator;
+grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days), delete
+   on token_usage_recording to tollgate_operator;
 
 -- The members of the roles: those of existing roles have just gained these privileges.
 select /*!80000 from_user */ /*M! role */ as role, /*!80000 to_user */ /*M! user */ as member

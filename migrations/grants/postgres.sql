@@ -81,6 +81,7 @@ grant execute on function
   tollgate.charge(text, double precision, text, uuid),
   tollgate.sweep_v1(bigint),
   tollgate.count_denials_v1(text[], bigint[]),
+  tollgate.record_usage_v1(bigint),
   tollgate.request_token(text),
   tollgate.request_tokens(text, double precision, double precision, double precision, text, uuid),
   tollgate.request_tokens_v1(text, double precision, double precision, double precision, text, uuid),
@@ -110,6 +111,8 @@ grant execute on function
   tollgate.reset_bucket(text),
   tollgate.delete_bucket(text),
   tollgate.sweep(),
+  tollgate.record_usage(),
+  tollgate.list_usage_v1(text, text, text, timestamptz, timestamptz, bigint),
   tollgate.clock(),
   tollgate.bucket_limits(text, numeric, numeric, text, bigint),
   tollgate.period_bounds(text, bigint),
@@ -124,7 +127,8 @@ to tollgate_operator;
 
 grant select on
   tollgate.token_bucket_levels, tollgate.token_buckets, tollgate.token_windows, tollgate.migrations,
-  tollgate.token_window_levels, tollgate.token_most_denied, tollgate.token_rules, tollgate.token_sizes
+  tollgate.token_window_levels, tollgate.token_most_denied, tollgate.token_rules, tollgate.token_sizes,
+  tollgate.token_usage
 to tollgate_operator;
 grant select, delete on tollgate.token_stats to tollgate_operator;
 
@@ -139,3 +143,5 @@ grant insert (id, capacity, refill_seconds, refill, plan),
       update (capacity, refill_seconds, refill, plan, provisioned)
    on tollgate.token_buckets to tollgate_operator;
 grant insert (mode, reason, until), update (mode, reason, until) on tollgate.token_mode to tollgate_operator;
+grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days), delete
+   on tollgate.token_usage_recording to tollgate_operator;

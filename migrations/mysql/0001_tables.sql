@@ -62,6 +62,9 @@ create table if not exists token_buckets (
   max_granted_wait bigint not null default 0 comment 'ticks: the longest wait that was granted',
   period_end     bigint not null default (if(refill like 'calendar %', 0, 9223372036854775807))
                  comment 'nanoseconds since 1970: end of the calendar period; 0: the first request finds it',
+  recorded       bigint not null default 0 comment 'the part of granted that is recorded as usage, or is none',
+  charged        bigint not null default 0 comment 'tokens charged since usage was recorded last',
+  refunded       bigint not null default 0 comment 'tokens given back since usage was recorded last',
   constraint token_bucket_id_has_1_to_255_bytes check (length(id) >= 1 and locate(x'00', id) = 0),
   constraint token_bucket_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_bucket_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01'),
@@ -245,6 +248,36 @@ create table if not exists token_stats (
   constraint token_stats_id_is_utf_8 check (cast(convert(id using utf8mb4) as binary) <=> id),
   constraint token_stats_id_does_not_begin_with_u0001 check (left(id, 1) <> x'01')
 ) engine = InnoDB comment = 'Denials by hour and key; read them through token_most_denied';
+
+-- Whether and how usage is recorded. One row: usage is recorded. No row: it is not.
+--
+--   insert into token_usage_recording (every_seconds) values (86400);
+create table if not exists token_usage_recording (
+  one           boolean not null default true primary key,
+  every_seconds bigint not null default 3600 comment 'length of the periods, in UTC: an hour or a day',
+  keep_days     bigint not null default 400 comment 'older periods are deleted',
+  period_start  datetime null
+                comment 'in UTC: the period that usage is recorded under; null: recording has yet to begin',
+  recorded_to   varbinary(255) null
+                comment 'the bucket after which the next step continues; null: no round is in progress',
+  constraint token_usage_recording_has_one_row check (one = true),
+  constraint token_usage_recording_period_is_an_hour_or_a_day check (every_seconds in (3600, 86400)),
+  constraint token_usage_recording_keeps_1_day_to_100_years check (keep_days between 1 and 36525)
+) engine = InnoDB comment = 'Whether and how usage is recorded';
+
+-- One row per bucket, plan and period in which it was used. Read the rows through token_usage, which adds the usage that is not
+-- recorded yet.
+create table if not exists token_usage_records (
+  id           varbinary(255) not null comment 'the bucket, which can be deleted by now',
+  period_start datetime not null comment 'in UTC',
+  plan         varbinary(255) not null default '' comment 'empty: no plan',
+  granted      bigint not null default 0 comment 'tokens',
+  charged      bigint not null default 0 comment 'tokens',
+  refunded     bigint not null default 0 comment 'tokens',
+  denied       bigint not null default 0 comment 'requests, as in token_stats',
+  primary key (id, period_start, plan),
+  key token_usage_records_by_period (period_start, id) comment 'for reports of one month, and the deletion of old periods'
+) engine = InnoDB comment = 'Usage by bucket, plan and period; read it through token_usage';
 
 -- The position of the sweep, shared by all sessions. One row, which the first step creates.
 create table if not exists token_sweep_position (

@@ -1,3 +1,37 @@
+-- token_keep_usage: records the usage of a bucket, and begins to count anew, in the caller's transaction. Routines call it before
+-- they delete a bucket, or let it follow another plan. A further limit counts under its plan.
+--
+-- Arguments: p_id  the bucket
+-- Result:    none
+-- Errors:    none
+-- Locks:     the bucket's row, then the row of its usage
+drop procedure if exists token_keep_usage;
+create procedure token_keep_usage(in p_id varbinary(1024))
+modifies sql data
+sql security definer
+begin
+  declare v_period_start datetime;
+  declare v_plan varbinary(255);
+  declare v_granted, v_recorded, v_charged, v_refunded bigint;
+
+  -- A separate statement: within the insert, the query would lock the row for other sessions.
+  select max(period_start) into v_period_start from token_usage_recording;
+  select substring_index(coalesce(plan, ''), x'01', 1), granted, recorded, charged, refunded
+    into v_plan, v_granted, v_recorded, v_charged, v_refunded
+    from token_buckets where id = p_id for update;
+  if v_granted <> v_recorded or v_charged <> 0 or v_refunded <> 0 then
+    if v_period_start is not null then
+      insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
+      values (p_id, v_period_start, v_plan, v_granted - v_recorded, v_charged, v_refunded)
+          on duplicate key update
+             granted = least(cast(granted as decimal(65, 0)) + v_granted - v_recorded, 9223372036854775807),
+             charged = least(cast(charged as decimal(65, 0)) + v_charged, 9223372036854775807),
+             refunded = least(cast(refunded as decimal(65, 0)) + v_refunded, 9223372036854775807);
+    end if;
+    update token_buckets set recorded = granted, charged = 0, refunded = 0 where id = p_id;
+  end if;
+end;
+
 -- token_prepare_bucket: reads the effective limits and mode of a bucket, and prepares the bucket for a decision. The routine
 -- creates a missing bucket if its first request can do so. The state is converted to the limits of the override, the plan or the
 -- bucket. After a backward step of the clock, the bucket is emptied.
@@ -127,6 +161,7 @@ begin
     end if;
     if r_capacity is not null and not b_provisioned and not b_plan <=> r_plan then
       set b_plan = r_plan, v_changes_limits = true;
+      call token_keep_usage(p_id);
     end if;
     if v_changes_limits then
       call token_bucket_limits('bucket', p_id, b_capacity, b_seconds, b_refill, p_now,

@@ -126,6 +126,9 @@ begin
                                b_burst, b_step_ns, b_step_ticks, b_token_ticks, b_anchor, b_period_end, b_full_at,
                                b_max_granted_wait);
     end if;
+    if exists (select 1 from token_buckets where id = v_id and plan is not null) then
+      call token_keep_usage(v_id);
+    end if;
     update token_buckets
        set provisioned = true, plan = null, capacity = p_capacity, refill_seconds = p_refill_seconds, refill = p_refill,
            under_capacity = if(v_converts, p_capacity, under_capacity),
@@ -305,6 +308,7 @@ begin
   call token_clock(v_now);
   update token_buckets
      set full_at = (least(v_now, period_end) - anchor) div step_ns * step_ticks, max_granted_wait = 0,
+         recorded = recorded + least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_counted) - granted,
          granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_counted)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;
@@ -338,6 +342,7 @@ begin
 
   call token_begin(false, v_owns_transaction);
 
+  call token_keep_usage(cast(p_id as binary));
   delete from token_buckets where id = cast(p_id as binary);
   set v_found = row_count() > 0;
   set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
@@ -518,6 +523,7 @@ begin
          and not exists (
                select 1 from token_receipts force index (token_receipts_open)
                 where bucket = v_id and state = 'open' and expires_at > v_now limit 1 for update) then
+        call token_keep_usage(v_id);
         delete from token_buckets
          where id = v_id and not provisioned
            and full_at + if(period_end < 9223372036854775807 and full_at > step_ticks, step_ticks, 0)
@@ -708,15 +714,16 @@ select convert(s.id using utf8mb4) as id, cast(least(greatest(sum(s.denied), -1)
  group by s.id
 ;
 
--- token_count_denials_v1: adds the denials that a process counted, and deletes rows older than two days.
+-- token_count_denials_v1: adds the denials that a process counted, also to the usage if it is recorded, and deletes rows older
+-- than two days.
 --
 -- Arguments: p_denials  a JSON array of [id in hexadecimal, denied], 1000 at most:
 --                       '[["757365723a31", 5], ["757365723a32", 1]]'
 -- Result:    none
 -- Errors:    22023 arguments out of range
 --            1205 another session locked a row for a second
--- Locks:     the rows of these keys in this hour, in id order, so that two calls cannot deadlock; then up to 1000 old rows. The
---            routine has its own transaction, unless the caller has one. No decision reads these rows.
+-- Locks:     the rows of these keys in this hour, in id order, so that two calls cannot deadlock; likewise their usage; then up to
+--            1000 old rows. The routine has its own transaction, unless the caller has one. No decision reads these rows.
 drop procedure if exists token_count_denials_v1;
 create procedure token_count_denials_v1(in p_denials longtext character set utf8mb4)
 modifies sql data
@@ -726,7 +733,7 @@ begin
   declare v_lock_wait_timeout bigint default @@innodb_lock_wait_timeout;
   declare v_now bigint;
   declare v_at datetime(6);
-  declare v_hour datetime;
+  declare v_hour, v_period_start datetime;
 
   if (json_valid(p_denials) and json_type(p_denials) = 'ARRAY' and json_length(p_denials) <= 1000
       and json_length(p_denials) = (
@@ -761,6 +768,19 @@ begin
         on duplicate key update
            denied = least(cast(token_stats.denied as decimal(20, 0)) + values(denied), 9223372036854775807),
            last_denied_at = greatest(token_stats.last_denied_at, v_at);
+    select max(period_start) into v_period_start from token_usage_recording;
+    if v_period_start is not null then
+      insert into token_usage_records (id, period_start, plan, denied)
+      select d.id, v_period_start, substring_index(coalesce(b.plan, ''), x'01', 1), d.denied
+        from (select unhex(t.id) as id, sum(t.denied) as denied
+                from json_table(p_denials, '$[*]' columns (
+                       id varchar(1024) character set ascii path '$[0]', denied bigint path '$[1]')) as t
+               group by unhex(t.id)) d
+        left join token_buckets b on b.id = d.id
+       order by d.id
+          on duplicate key update
+             denied = least(cast(token_usage_records.denied as decimal(20, 0)) + values(denied), 9223372036854775807);
+    end if;
     delete from token_stats where hour < v_hour - interval 48 hour order by hour, id limit 1000;
     set innodb_lock_wait_timeout = v_lock_wait_timeout;
     if v_owns_transaction then commit and no chain no release; end if;

@@ -80,11 +80,18 @@ create table if not exists tollgate.token_buckets (
   token_ticks    bigint not null,
   granted_requests bigint,                                     -- requests that the last batch granted: it returns them
   room           text default repeat(' ', 60),                 -- spaces; null from the first update on
-  period_end     bigint not null default 9223372036854775807   -- nanoseconds since 1970: end of the calendar period
+  period_end     bigint not null default 9223372036854775807,  -- nanoseconds since 1970: end of the calendar period
+  recorded       bigint not null default 0,                    -- the part of granted that is recorded as usage, or is none
+  charged        bigint not null default 0,                    -- tokens charged since usage was recorded last
+  refunded       bigint not null default 0                     -- tokens given back since usage was recorded last
 )
 with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
-alter table tollgate.token_buckets add column if not exists period_end bigint not null default 9223372036854775807;
+alter table tollgate.token_buckets
+  add column if not exists period_end bigint not null default 9223372036854775807,
+  add column if not exists recorded bigint not null default 0,
+  add column if not exists charged bigint not null default 0,
+  add column if not exists refunded bigint not null default 0;
 
 comment on table tollgate.token_buckets is 'Token buckets. Read them through tollgate.token_bucket_levels';
 
@@ -203,6 +210,35 @@ create table if not exists tollgate.token_stats (
   constraint id_does_not_begin_with_u0001 check (left(id, 1) <> chr(1))
 )
 with (fillfactor = 50);
+
+-- Whether and how usage is recorded. One row: usage is recorded. No row: it is not.
+--
+--   insert into tollgate.token_usage_recording (every_seconds) values (86400);
+create table if not exists tollgate.token_usage_recording (
+  every_seconds bigint not null default 3600, -- length of the periods, in UTC: an hour or a day
+  keep_days     bigint not null default 400,  -- older periods are deleted
+  period_start  timestamptz,                  -- the period that usage is recorded under; null: recording has yet to begin
+  recorded_to   text collate "C",             -- the bucket after which the next step continues; null: no round is in progress
+  one           boolean primary key default true check (one),
+  constraint period_is_an_hour_or_a_day check (every_seconds in (3600, 86400)),
+  constraint keeps_1_day_to_100_years check (keep_days between 1 and 36525)
+);
+
+-- One row per bucket, plan and period in which it was used. Read the rows through token_usage, which adds the usage that is not
+-- recorded yet.
+create table if not exists tollgate.token_usage_records (
+  id           text collate "C" not null,            -- the bucket, which can be deleted by now
+  period_start timestamptz not null,
+  plan         text collate "C" not null default '', -- '': no plan
+  granted      bigint not null default 0,            -- tokens
+  charged      bigint not null default 0,            -- tokens
+  refunded     bigint not null default 0,            -- tokens
+  denied       bigint not null default 0,            -- requests, as in token_stats
+  primary key (id, period_start, plan)
+);
+
+-- Reports of one month, and the deletion of old periods.
+create index if not exists token_usage_records_by_period on tollgate.token_usage_records (period_start, id);
 
 -- The position of the sweep, shared by all sessions. One row: without it, a step waits for another session's first step.
 create table if not exists tollgate.token_sweep_position (

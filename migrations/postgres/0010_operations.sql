@@ -205,7 +205,8 @@ begin
   v_now := tollgate.clock();
   update tollgate.token_buckets b
      set full_at = tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, least(v_now, b.period_end)), max_granted_wait = 0,
-         granted = least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted)
+         granted = least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted),
+         recorded = b.recorded + least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted) - b.granted
    where b.id = p_id;
   v_found := found;
   delete from tollgate.token_windows w where w.id = p_id returning w.granted > 0 into v_window;
@@ -534,14 +535,15 @@ select s.id, least(greatest(sum(s.denied), -1), 9223372036854775807)::bigint as 
 
 comment on view tollgate.token_most_denied is 'Denials of the last 24 hours, by key, as far as services count them';
 
--- count_denials_v1: adds the denials that a process counted, and deletes rows older than two days.
+-- count_denials_v1: adds the denials that a process counted, also to the usage if it is recorded, and deletes rows older than two
+-- days.
 --
 -- Arguments: p_ids     the buckets, 1000 at most; duplicates allowed
 --            p_denied  denied requests of each, 1 to 10^15
 -- Result:    none
 -- Errors:    22023 arguments out of range
--- Locks:     the rows of these keys in this hour, in id order; then up to 1000 old rows, skipping rows that another session has
---            locked. No decision reads these rows.
+-- Locks:     the rows of these keys in this hour, in id order; likewise their usage; then up to 1000 old rows, skipping rows that
+--            another session has locked. No decision reads these rows.
 create or replace function tollgate.count_denials_v1(p_ids text[], p_denied bigint[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -564,6 +566,15 @@ begin
       on conflict (hour, id) do update
      set denied = least(s.denied::numeric + excluded.denied, 9223372036854775807),
          last_denied_at = greatest(s.last_denied_at, excluded.last_denied_at);
+  insert into tollgate.token_usage_records as u (id, period_start, plan, denied)
+  select d.id, r.period_start, split_part(coalesce(b.plan, ''), chr(1), 1), sum(d.denied)
+    from tollgate.token_usage_recording r
+   cross join unnest(p_ids, p_denied) d(id, denied)
+    left join tollgate.token_buckets b on b.id = d.id
+   where r.period_start is not null
+   group by d.id, r.period_start, b.plan order by d.id collate "C"
+      on conflict (id, period_start, plan) do update
+     set denied = least(u.denied::numeric + excluded.denied, 9223372036854775807);
   delete from tollgate.token_stats s
    using (select o.hour, o.id from tollgate.token_stats o where o.hour < v_hour - interval '48 hours'
            order by o.hour, o.id limit 1000 for update skip locked) o

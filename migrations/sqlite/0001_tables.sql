@@ -42,6 +42,9 @@ create table if not exists token_buckets (
   granted        integer not null default 0,       -- tokens granted since the creation of the row
   max_granted_wait integer not null default 0,     -- ticks: the longest wait that was granted
   period_end     integer,                          -- nanoseconds since 1970: end of the calendar period; null: unknown yet
+  recorded       integer not null default 0,       -- the part of granted that is recorded as usage, or is none
+  charged        integer not null default 0,       -- tokens charged since usage was recorded last
+  refunded       integer not null default 0,       -- tokens given back since usage was recorded last
   refill_ns      integer as (cast(round(refill_seconds * 1e9) as integer)),
   step_ns        integer as (
                    case coalesce(over_refill, refill)
@@ -246,6 +249,35 @@ create table if not exists token_stats (
     length(cast(id as blob)) between 1 and 255 and instr(cast(id as blob), x'00') = 0),
   constraint id_does_not_begin_with_u0001 check (substr(id, 1, 1) <> char(1))
 ) strict, without rowid;
+
+-- Whether and how usage is recorded. One row: usage is recorded. No row: it is not.
+--
+--   insert into token_usage_recording (every_seconds) values (86400);
+create table if not exists token_usage_recording (
+  one           integer primary key default 1 check (one = 1),
+  every_seconds integer not null default 3600, -- length of the periods, in UTC: an hour or a day
+  keep_days     integer not null default 400,  -- older periods are deleted
+  period_start  text, -- UTC: the period that usage is recorded under; null: recording has yet to begin
+  recorded_to   text, -- the bucket after which the next step continues; null: no round is in progress
+  constraint period_is_an_hour_or_a_day check (every_seconds in (3600, 86400)),
+  constraint keeps_1_day_to_100_years check (keep_days between 1 and 36525)
+) strict;
+
+-- One row per bucket, plan and period in which it was used. Read the rows through token_usage, which adds the usage that is not
+-- recorded yet.
+create table if not exists token_usage_records (
+  id           text not null,               -- the bucket, which can be deleted by now
+  period_start text not null,               -- UTC, with milliseconds: 2026-01-31 12:00:00.000
+  plan         text not null default '',    -- '': no plan
+  granted      integer not null default 0,  -- tokens
+  charged      integer not null default 0,  -- tokens
+  refunded     integer not null default 0,  -- tokens
+  denied       integer not null default 0,  -- requests, as in token_stats
+  primary key (id, period_start, plan)
+) strict, without rowid;
+
+-- Reports of one month, and the deletion of old periods.
+create index if not exists token_usage_records_by_period on token_usage_records (period_start, id);
 
 -- The position of the sweep, shared by all sessions. One row, which the first step creates.
 create table if not exists token_sweep_position (

@@ -52,6 +52,7 @@ union all select 'token_plans', count(*), null from token_plans
 union all select 'token_overrides', count(*), null from token_overrides
 union all select 'token_receipts', count(*), null from token_receipts
 union all select 'token_stats', count(*), null from token_stats
+union all select 'token_usage_records', count(*), null from token_usage_records
 union all select 'the file', null, page_count * page_size from pragma_page_count(), pragma_page_size();
 
 insert into token_migrations (version, name) values (3, '0003_operations') on conflict do nothing;

@@ -28,6 +28,12 @@ pub enum AdminError {
     /// A further limit of a plan has no name. Nothing was changed.
     #[error("each limit of a plan but the first has a name: {hint}", hint = self.hint().unwrap_or_default())]
     UnnamedLimit,
+    /// Usage cannot be kept for this many days. Nothing was changed.
+    #[error("usage cannot be kept for {0} days: {hint}", hint = self.hint().unwrap_or_default())]
+    InvalidKeepDays(u32),
+    /// The store is in memory, which records no usage.
+    #[error("a store in memory records no usage: {hint}", hint = self.hint().unwrap_or_default())]
+    NoUsage,
     /// The store cannot report levels.
     #[error("this kind of store reports no levels: {hint}", hint = self.hint().unwrap_or_default())]
     Unsupported,
@@ -52,6 +58,8 @@ impl AdminError {
             Self::InvalidReason(_) => "give 65535 bytes or less, without NUL",
             Self::UnlimitedQuota => "switch the mode to off instead",
             Self::UnnamedLimit => "write 'day: 1000/day'",
+            Self::InvalidKeepDays(_) => "give 1 to 36525 days",
+            Self::NoUsage => "use a database, such as a SQLite file",
             Self::Unsupported => "implement TestStore::maintenance for it",
             Self::Window(_) => "peek_window reads what it has counted",
             Self::NoWindow(_) => "peek reads its bucket",

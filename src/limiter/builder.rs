@@ -150,10 +150,11 @@ impl<S: Store> LimiterBuilder<S> {
         Self { layers: LayerOptions { lease: Some(options), ..self.layers }, ..self }
     }
 
-    /// Leaves the cleanup of expired rows to other processes.
+    /// Leaves the cleanup of expired rows, and the recording of usage, to other processes.
     ///
     /// Default: while requests come, a background task makes a few steps of
-    /// [`Maintenance::sweep`](crate::store::Maintenance::sweep) now and then. Its failures do not affect requests.
+    /// [`Maintenance::sweep`](crate::store::Maintenance::sweep) now and then. Once a minute, another one calls
+    /// [`Maintenance::record_usage`](crate::store::Maintenance::record_usage). Their failures do not affect requests.
     pub fn without_sweep(self) -> Self {
         Self { sweeper: None, ..self }
     }
@@ -212,6 +213,7 @@ impl<S: Store> LimiterBuilder<S> {
         if self.mode.is_none() && mode != Mode::Enforce {
             decisions.switched(mode);
         }
+        let records_usage = self.sweeper.is_some() && !stack.capabilities().in_process;
         Ok(Limiter {
             stack,
             rule: Arc::new(CurrentRule::new(rule)),
@@ -222,6 +224,7 @@ impl<S: Store> LimiterBuilder<S> {
             decisions,
             denials: self.denials,
             sweeper: self.sweeper,
+            usage: records_usage.then(Arc::default),
         })
     }
 }

@@ -314,7 +314,7 @@ impl<S: Store> Limiter<S> {
         });
     }
 
-    /// Records the answer in metrics, traces and denial counts, and counts the request for the sweeper.
+    /// Records the answer in metrics, traces and denial counts, and lets the background tasks begin.
     #[inline]
     fn end(&self, begun: DecisionTimer, take: &Take, answer: Result<&Decision, &Error>) {
         let passed;
@@ -334,6 +334,9 @@ impl<S: Store> Limiter<S> {
                 Source::DenyCache | Source::Fallback | Source::Lease | Source::Limiter => {}
                 Source::LocalReads | Source::Store => sweeper.count(1, &self.stack),
             }
+        }
+        if let Some(usage) = &self.usage {
+            usage.check(&self.stack);
         }
         if let (Some(denials), Ok(decision)) = (&self.denials, answer) {
             for place in decision.denying_limits() {

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use crate::admin::{
     AdminError, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page,
-    Plan, fixed_level,
+    Plan, Usage, UsageFilter, UsageRecording, fixed_level,
 };
 use crate::model::{Error, Key, Limits, Mode, Quota, Rule, TakeError, Window, WindowLevel};
 use crate::store::Store;
@@ -245,6 +245,49 @@ pub trait Admin: Store {
     ///
     /// As for [`peek`](Self::peek).
     fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Page<DenialCount>, Error>> + Send;
+
+    /// Records from now on which tokens each bucket uses, by hour or day, for invoices and reports. `None`: records no more, and
+    /// keeps what was recorded. Default: usage is not recorded.
+    ///
+    /// Decisions cost what they cost without it. Limiters record in a background task, within a minute after each period has
+    /// ended. Without a running limiter, call [`Maintenance::record_usage`](crate::store::Maintenance::record_usage), or the SQL
+    /// routine `record_usage`, by a scheduler.
+    ///
+    /// Not recorded: sliding windows, requests in the mode [`Off`](Mode::Off), and what a request in the mode
+    /// [`Shadow`](Mode::Shadow) took beyond the limit, because these take no tokens from a bucket. On MySQL and MariaDB, the tokens
+    /// of a bucket whose row you delete by SQL of your own, since they were recorded last.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of days is not valid, the store is in memory or a Citus cluster, the store is unreachable, or
+    /// the role may not change it.
+    fn set_usage_recording(
+        &self,
+        recording: Option<UsageRecording>,
+    ) -> impl Future<Output = Result<(), AdminError>> + Send;
+
+    /// Reads whether and how usage is recorded.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn usage_recording(&self) -> impl Future<Output = Result<Option<UsageRecording>, Error>> + Send;
+
+    /// Reads the usage of the next `limit` buckets after the id `after`, or of the first ones, in the byte order of their ids.
+    /// A bucket has an entry for each plan that it followed. The list ends with an empty answer.
+    ///
+    /// The usage is up to date, and its sum over all periods is exact. A token counts under the period in which the bucket was
+    /// recorded last, so the first minute of a period can count under the period before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`peek`](Self::peek).
+    fn usage(
+        &self,
+        filter: &UsageFilter,
+        after: Option<&Key>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<Usage>, Error>> + Send;
 }
 
 impl<T: Admin> Admin for Arc<T> {
@@ -328,6 +371,18 @@ impl<T: Admin> Admin for Arc<T> {
 
     async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         (**self).most_denied(limit).await
+    }
+
+    async fn set_usage_recording(&self, recording: Option<UsageRecording>) -> Result<(), AdminError> {
+        (**self).set_usage_recording(recording).await
+    }
+
+    async fn usage_recording(&self) -> Result<Option<UsageRecording>, Error> {
+        (**self).usage_recording().await
+    }
+
+    async fn usage(&self, filter: &UsageFilter, after: Option<&Key>, limit: u32) -> Result<Vec<Usage>, Error> {
+        (**self).usage(filter, after, limit).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::admin::{AdminError, BucketLevel, SweepResult};
+use crate::admin::{AdminError, BucketLevel, RecordedUsage, SweepResult};
 use crate::model::{
     Adjusted, Adjustment, Checked, Error, Key, Limits, Outcome, Quota, Rule, Take, TakeError, Throttle, Window,
     WindowLevel, WindowUsage,
@@ -354,6 +354,21 @@ pub trait Maintenance: Send + Sync {
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         let _ = limit;
         Box::pin(async { Ok(SweepResult::default()) })
+    }
+
+    /// Records the usage of the period that has ended, in one bounded step that reads about `limit` buckets, if usage is
+    /// [recorded](crate::Admin::set_usage_recording). Deletes periods that are too old. On a server, a step reads at most 1000
+    /// buckets. A limiter calls it once a minute while requests come.
+    ///
+    /// The store remembers where a step ended, and the next step of any process continues there. A store that keeps no
+    /// rows of its own does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store is unreachable, or the role may not record usage.
+    fn record_usage(&self, limit: u32) -> MaintenanceFuture<'_, RecordedUsage> {
+        let _ = limit;
+        Box::pin(async { Ok(RecordedUsage::default()) })
     }
 
     /// Adds counts of denials to those that [`Admin::most_denied`](crate::Admin::most_denied) reads. No decision reads

@@ -1,6 +1,6 @@
-//! Metrics, spans and events of calls of the database and of sweeps.
+//! Metrics, spans and events of calls of the database, of sweeps and of the recording of usage.
 
-use super::{SWEEPS, SWEPT};
+use super::{RECORDED, SWEEPS, SWEPT};
 use crate::model::Error;
 
 /// Reports a step of a sweep, and how many rows it deleted.
@@ -14,6 +14,20 @@ pub(crate) fn swept(deleted: Result<u64, &Error>) {
         Err(error) => {
             count!(SWEEPS, 1, "outcome" => "error");
             event!(DEBUG, error = error.to_string(), "could not sweep");
+        }
+    }
+}
+
+/// Reports a step that recorded usage, and of how many buckets.
+pub(crate) fn recorded_usage(buckets: Result<u64, &Error>) {
+    match buckets {
+        Ok(0) => {}
+        Ok(buckets) => {
+            count!(RECORDED, buckets);
+            event!(DEBUG, buckets = buckets, "recorded usage");
+        }
+        Err(error) => {
+            event!(DEBUG, error = error.to_string(), "could not record usage");
         }
     }
 }

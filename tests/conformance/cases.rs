@@ -42,6 +42,7 @@ mod sweeping;
 mod throttling;
 mod transcripts;
 mod upgrades;
+mod usage;
 mod value_ranges;
 mod vectors;
 mod windows;
@@ -88,6 +89,7 @@ pub fn all() -> Vec<Case> {
         throttling::cases(),
         transcripts::cases(),
         upgrades::cases(),
+        usage::cases(),
         value_ranges::cases(),
         vectors::cases(),
         windows::cases(),

@@ -4,7 +4,10 @@ use chrono::{DateTime, Utc};
 use tollgate::model::Limits;
 use tollgate::{
     Admin, Error, Key, Mode, Quota,
-    admin::{AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan},
+    admin::{
+        AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan, Usage,
+        UsageFilter, UsageRecording,
+    },
     model::WindowLevel,
 };
 
@@ -99,5 +102,17 @@ impl Admin for AnyStore {
 
     async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         on_each!(self.most_denied(limit))
+    }
+
+    async fn set_usage_recording(&self, recording: Option<UsageRecording>) -> Result<(), AdminError> {
+        on_each!(self.set_usage_recording(recording))
+    }
+
+    async fn usage_recording(&self) -> Result<Option<UsageRecording>, Error> {
+        on_each!(self.usage_recording())
+    }
+
+    async fn usage(&self, filter: &UsageFilter, after: Option<&Key>, limit: u32) -> Result<Vec<Usage>, Error> {
+        on_each!(self.usage(filter, after, limit))
     }
 }

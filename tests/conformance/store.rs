@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{
     Adjusted, Adjustment, Error, Key, MySqlStore, PgStore, Rule, SqliteStore, Store, Take, TakeError, Throttle, Window,
-    admin::{AdminError, BucketLevel, SweepResult},
+    admin::{AdminError, BucketLevel, RecordedUsage, SweepResult},
     layers::Batcher,
     model::{Checked, Outcome, WindowLevel, WindowUsage},
     store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, TestStore},
@@ -190,6 +190,10 @@ impl Maintenance for AnyStore {
 
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         self.inner().sweep(limit)
+    }
+
+    fn record_usage(&self, limit: u32) -> MaintenanceFuture<'_, RecordedUsage> {
+        self.inner().record_usage(limit)
     }
 
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {

@@ -357,7 +357,8 @@ const REQUIRED_ROUTINES: [&str; 13] = [
 ];
 
 /// Those that it calls beside: without them it takes tokens all the same.
-const OPTIONAL_ROUTINES: [&str; 3] = ["token_count_denials_v1", "token_peek_window", "token_sweep_v1"];
+const OPTIONAL_ROUTINES: [&str; 4] =
+    ["token_count_denials_v1", "token_peek_window", "token_record_usage_v1", "token_sweep_v1"];
 
 #[cfg(test)]
 mod tests {

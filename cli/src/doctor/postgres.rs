@@ -220,7 +220,7 @@ async fn grants(connection: &mut PgConnection, report: &mut DoctorReport) -> Res
                         p.proname in ('adjust_batch_v1', 'adjust_v1', 'adjust_window_v1', 'explain', 'grant_v1', 'peek',
                                       'plan_limits_v1', 'take_all_batch_v1', 'take_all_v1', 'take_batch_v1', 'take_each_v1',
                                       'take_equal_v1', 'take_v1', 'take_window_v1', 'throttle_v1') as takes,
-                        p.proname in ('count_denials_v1', 'peek_window', 'sweep_v1') as beside,
+                        p.proname in ('count_denials_v1', 'peek_window', 'record_usage_v1', 'sweep_v1') as beside,
                         p.proname = 'create_bucket' as operates,
                         has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute') as may
                    from pg_proc p join pg_namespace n on n.oid = p.pronamespace

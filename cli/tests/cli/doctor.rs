@@ -551,4 +551,4 @@ fn found<'r>(report: &'r Value, name: &str) -> &'r str {
 }
 
 /// Routines that a limiter calls in addition to its requests.
-const OPTIONAL_ROUTINES: [&str; 3] = ["count_denials_v1", "peek_window", "sweep_v1"];
+const OPTIONAL_ROUTINES: [&str; 4] = ["count_denials_v1", "peek_window", "record_usage_v1", "sweep_v1"];

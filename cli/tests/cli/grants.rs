@@ -23,7 +23,9 @@ fn grants_cover_the_crate_and_doctor_checks_them() {
         assert!(ungranted.is_empty(), "{dialect}: {ungranted:?} are called, and granted to no role");
 
         // A limiter takes tokens without the privilege for these.
-        let beside = |name: &String| ["sweep_v1", "count_denials_v1", "peek_window"].contains(&bare(name, before));
+        let beside = |name: &String| {
+            ["sweep_v1", "count_denials_v1", "peek_window", "record_usage_v1"].contains(&bare(name, before))
+        };
         let needed: Names = called.intersection(&takers).filter(|name| !beside(name)).cloned().collect();
         assert_eq!(
             looked_at(dialect, before, "takes"),

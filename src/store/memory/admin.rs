@@ -6,7 +6,10 @@ use std::ops::Bound;
 use chrono::{DateTime, Utc};
 
 use super::MemoryStore;
-use crate::admin::{AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan};
+use crate::admin::{
+    AdminError, BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Page, Plan, Usage, UsageFilter,
+    UsageRecording,
+};
 use crate::admin::{explain, limited, plan_limits};
 use crate::clock::Clock;
 use crate::model::decide;
@@ -175,6 +178,18 @@ impl<C: Clock> Admin for MemoryStore<C> {
 
     async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         Ok(self.stats.lock().most(limit, self.clock.now()).into())
+    }
+
+    async fn set_usage_recording(&self, recording: Option<UsageRecording>) -> Result<(), AdminError> {
+        if recording.is_some() { Err(AdminError::NoUsage) } else { Ok(()) }
+    }
+
+    async fn usage_recording(&self) -> Result<Option<UsageRecording>, Error> {
+        Ok(None)
+    }
+
+    async fn usage(&self, _: &UsageFilter, _: Option<&Key>, _: u32) -> Result<Vec<Usage>, Error> {
+        Ok(Vec::new())
     }
 }
 

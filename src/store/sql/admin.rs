@@ -11,7 +11,7 @@ use super::instant::Instant;
 use super::plans::limit_name;
 use crate::admin::{
     AdminError, BucketLevel, DenialCount, ExpectedOutcome, Explanation, Filter, ModeSetting, Origin, Override, Page,
-    Plan,
+    Plan, Usage, UsageFilter, UsagePeriod, UsageRecording,
 };
 use crate::admin::{limited, plan_limits};
 use crate::model::quota::Refill;
@@ -111,6 +111,23 @@ impl<DB: Dialect> Admin for SqlStore<DB> {
 
     async fn most_denied(&self, limit: u32) -> Result<Page<DenialCount>, Error> {
         self.page(None, limit, |after| (after, limit), DB::most_denied).await
+    }
+
+    async fn set_usage_recording(&self, recording: Option<UsageRecording>) -> Result<(), AdminError> {
+        let recording = recording.map(UsageRecording::checked).transpose()?;
+        Ok(self.run_change(recording, DB::set_usage_recording).await?)
+    }
+
+    async fn usage_recording(&self) -> Result<Option<UsageRecording>, Error> {
+        let (table, row) =
+            (Key::try_from("token_usage_recording")?, self.run_operation((), DB::usage_recording).await?);
+        row.map(recording).transpose().map_err(|why| unreadable(&table, why))
+    }
+
+    async fn usage(&self, filter: &UsageFilter, after: Option<&Key>, limit: u32) -> Result<Vec<Usage>, Error> {
+        let (table, arguments) = (Key::try_from("token_usage")?, (filter.clone(), after.cloned(), limit));
+        let rows = self.run_operation(arguments, DB::usage).await?;
+        rows.into_iter().map(|row| usage(row).map_err(|why| unreadable(&table, why))).collect()
     }
 }
 
@@ -365,6 +382,29 @@ pub(super) fn mode_setting((mode, reason, until): ModeColumns) -> Result<Option<
 /// The mode of all keys; `enforce` where its row is missing.
 pub(super) fn mode(row: Option<Result<ModeColumns, sqlx::Error>>) -> Result<ModeSetting, sqlx::Error> {
     Ok(row.transpose()?.map(mode_setting).transpose()?.flatten().unwrap_or_default())
+}
+
+/// Seconds of a period, days for which periods are kept.
+pub(super) type RecordingColumns = (i64, i64);
+
+/// Id, plan, granted, charged, refunded, denied.
+pub(super) type UsageColumns = (String, Option<String>, i64, i64, i64, i64);
+
+fn recording((seconds, days): RecordingColumns) -> Result<UsageRecording, sqlx::Error> {
+    let period = UsagePeriod::of_seconds(seconds).ok_or_else(|| strange("period", &seconds.to_string()))?;
+    let days = u32::try_from(days).map_err(|error| sqlx::Error::Decode(error.into()))?;
+    Ok(UsageRecording::new(period).keep_days(days))
+}
+
+fn usage((id, plan, granted, charged, refunded, denied): UsageColumns) -> Result<Usage, sqlx::Error> {
+    Ok(Usage {
+        key: key(id)?,
+        plan: plan.map(key).transpose()?,
+        granted: count(granted)?,
+        charged: count(charged)?,
+        refunded: count(refunded)?,
+        denied: count(denied)?,
+    })
 }
 
 fn instant(instant: Option<Instant>) -> Option<DateTime<Utc>> {

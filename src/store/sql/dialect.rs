@@ -8,10 +8,14 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Database, SqlStr};
 
+use super::admin::{RecordingColumns, UsageColumns};
 use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::retry::{CommitClaim, ErrorClass};
 use super::settings::{Durability, Isolation};
-use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
+use crate::admin::{
+    BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, RecordedUsage, SweepResult,
+    UsageFilter, UsageRecording,
+};
 use crate::model::answer::{BucketAnswer, OutcomeCode};
 use crate::model::bucket::ThrottleLevel;
 use crate::model::{Adjustment, Key, Limits, Quota, Rule, WindowLevel, WindowUsage};
@@ -381,6 +385,34 @@ pub trait Operations: Database {
         limit: &'c u32,
         context: &'c Self::CallContext,
     ) -> OperationFuture<'c, SweepResult>;
+
+    /// Sets whether and how usage is recorded.
+    fn set_usage_recording<'c>(
+        connection: &'c mut Self::Connection,
+        recording: &'c Option<UsageRecording>,
+        context: &'c Self::CallContext,
+    ) -> OperationFuture<'c, ()>;
+
+    /// Whether and how usage is recorded.
+    fn usage_recording<'c>(
+        connection: &'c mut Self::Connection,
+        arguments: &'c (),
+        context: &'c Self::CallContext,
+    ) -> OperationFuture<'c, Option<RecordingColumns>>;
+
+    /// The usage of a number of buckets after an id.
+    fn usage<'c>(
+        connection: &'c mut Self::Connection,
+        arguments: &'c (UsageFilter, Option<Key>, u32),
+        context: &'c Self::CallContext,
+    ) -> OperationFuture<'c, Vec<UsageColumns>>;
+
+    /// Records usage in one step.
+    fn record_usage<'c>(
+        connection: &'c mut Self::Connection,
+        limit: &'c u32,
+        context: &'c Self::CallContext,
+    ) -> OperationFuture<'c, RecordedUsage>;
 
     /// Lowers a bucket, and returns whether it held more, or `None` if it never refills. Creates the bucket if its rule
     /// can create it.

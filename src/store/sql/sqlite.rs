@@ -23,6 +23,7 @@ mod rows;
 mod rules;
 mod sweep;
 mod take;
+mod usage;
 mod windows;
 
 /// Buckets in a SQLite file, shared by the processes of one host, at the host's clock.

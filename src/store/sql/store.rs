@@ -19,7 +19,7 @@ use super::plans::{self, KnownPlans};
 use super::reconnect::Reconnect;
 use super::retry::{CommitClaim, ErrorClass, Failure, Retry, finish_change, finish_conversation, finish_statement};
 use super::settings::Isolation;
-use crate::admin::{AdminError, BucketLevel, DenialCount, SweepResult};
+use crate::admin::{AdminError, BucketLevel, DenialCount, RecordedUsage, SweepResult};
 use crate::model::answer::throttled;
 use crate::model::error::code_of;
 use crate::model::{
@@ -357,6 +357,10 @@ impl<DB: Dialect> Maintenance for SqlStore<DB> {
 
     fn sweep(&self, limit: u32) -> MaintenanceFuture<'_, SweepResult> {
         Box::pin(self.run_operation(limit.max(1), DB::sweep))
+    }
+
+    fn record_usage(&self, limit: u32) -> MaintenanceFuture<'_, RecordedUsage> {
+        Box::pin(self.run_operation(limit.max(1), DB::record_usage))
     }
 
     fn count_denials<'a>(&'a self, denials: &'a [(Key, u64)]) -> MaintenanceFuture<'a, ()> {

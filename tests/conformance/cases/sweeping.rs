@@ -67,7 +67,7 @@ fn under(key: &Key, quota: &str) -> anyhow::Result<Take> {
 }
 
 /// A database for one case, under an injected clock that shows [`START`].
-async fn alone(db: TestDb) -> anyhow::Result<(Option<Scratch>, TestDb)> {
+pub(super) async fn alone(db: TestDb) -> anyhow::Result<(Option<Scratch>, TestDb)> {
     let (scratch, db) = if db.engine.has_routines {
         let (scratch, session) = injected(&db).await?;
         (Some(scratch), session)

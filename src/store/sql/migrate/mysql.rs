@@ -27,6 +27,7 @@ impl MigrationRunner for MySql {
         8 "0008_adjust",
         9 "0009_requests",
         10 "0010_operations",
+        11 "0011_usage",
     );
 
     async fn applied(pool: &MySqlPool) -> Result<Vec<i64>, Error> {
@@ -121,8 +122,8 @@ async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
     ))))
 }
 
-/// Makes room for calendar periods in tables of a schema before the first release: wider columns, and none of the checks that refuse
-/// such a quota. The routines check the same bounds.
+/// Makes room for calendar periods and for usage in tables of a schema before the first release: more and wider columns, and none
+/// of the checks that refuse a calendar period. The routines check the same bounds.
 async fn widen(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     // Each statement commits by itself, so a run that was stopped continues here.
     let is_outdated = "select exists (select 1 from information_schema.table_constraints
@@ -132,17 +133,20 @@ async fn widen(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
             sqlx::raw_sql(sql).execute(&mut *connection).await?;
         }
     }
-    if is_without_periods(connection).await? {
-        sqlx::raw_sql(ADD_PERIODS).execute(connection).await?;
+    for (column, sql) in ADD {
+        if lacks(connection, column).await? {
+            sqlx::raw_sql(sql).execute(&mut *connection).await?;
+        }
     }
     Ok(())
 }
 
-/// Whether the tables are those of a schema before the first release. False for an account that cannot see the columns.
-async fn is_without_periods(connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
-    let columns = "select count(*) = 1 and max(column_name = 'period_end') = 0 from information_schema.columns
-                    where table_schema = database() and table_name = 'token_buckets' and column_name in ('anchor', 'period_end')";
-    Ok(sqlx::query_scalar::<_, Option<bool>>(columns).fetch_one(connection).await?.unwrap_or_default())
+/// Whether the table of buckets exists without a column. False for an account that cannot see the columns.
+async fn lacks(connection: &mut MySqlConnection, column: &str) -> Result<bool, sqlx::Error> {
+    let columns = "select count(*) = 1 and max(column_name = ?) = 0 from information_schema.columns
+                    where table_schema = database() and table_name = 'token_buckets' and column_name in ('anchor', ?)";
+    let found = sqlx::query_scalar::<_, Option<bool>>(columns).bind(column).bind(column).fetch_one(connection).await?;
+    Ok(found.unwrap_or_default())
 }
 
 /// A constraint of an outdated table, and the statement that widens the table.
@@ -180,10 +184,22 @@ const WIDEN: [(&str, &str); 3] = [
     ),
 ];
 
-/// No bucket is under a calendar period yet, so the end of each existing one is never.
-const ADD_PERIODS: &str = "
-    alter table token_buckets add column period_end bigint not null default 9223372036854775807;
-    alter table token_buckets alter period_end set default (if(refill like 'calendar %', 0, 9223372036854775807))";
+/// A column that an outdated table lacks, and the statements that add it.
+const ADD: [(&str, &str); 2] = [
+    (
+        // No bucket is under a calendar period yet, so the end of each existing one is never.
+        "period_end",
+        "alter table token_buckets add column period_end bigint not null default 9223372036854775807;
+         alter table token_buckets alter period_end set default (if(refill like 'calendar %', 0, 9223372036854775807))",
+    ),
+    (
+        "recorded",
+        "alter table token_buckets
+           add column recorded bigint not null default 0 comment 'the part of granted that is recorded as usage, or is none',
+           add column charged bigint not null default 0 comment 'tokens charged since usage was recorded last',
+           add column refunded bigint not null default 0 comment 'tokens given back since usage was recorded last'",
+    ),
+];
 
 /// Runs a file. Each DDL statement commits on its own, so the ledger lists the file without a time before it runs. If
 /// the run stops midway, the ledger shows that the file's objects are tollgate's, and the next run repeats the file.
@@ -235,7 +251,7 @@ async fn ledger(connection: &mut MySqlConnection) -> Result<Ledger, sqlx::Error>
         }
     }
     let ledger = Ledger { versions, names };
-    Ok(if is_without_periods(connection).await? { ledger.outdated() } else { ledger })
+    Ok(if lacks(connection, "recorded").await? { ledger.outdated() } else { ledger })
 }
 
 fn number(error: &sqlx::Error) -> Option<u16> {

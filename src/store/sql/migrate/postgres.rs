@@ -67,6 +67,7 @@ $$;
         8 "0008_adjust",
         9 "0009_requests",
         10 "0010_operations",
+        11 "0011_usage",
     );
 
     async fn applied(pool: &PgPool) -> Result<Vec<i64>, Error> {
@@ -185,7 +186,7 @@ pub(super) async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx
                          where c.relnamespace operator(pg_catalog.=) n.oid and c.relname operator(pg_catalog.=) 'token_buckets'
                            and not exists (select from pg_catalog.pg_attribute a
                                             where a.attrelid operator(pg_catalog.=) c.oid
-                                              and a.attname operator(pg_catalog.=) 'period_end'))
+                                              and a.attname operator(pg_catalog.=) 'recorded'))
            from (values (coalesce((select s.oid from pg_catalog.pg_namespace s
                                     where s.nspname operator(pg_catalog.=) 'tollgate'), 0))) n (oid)",
     )
@@ -203,7 +204,7 @@ pub(super) async fn ledger(connection: &mut PgConnection) -> Result<Ledger, sqlx
     };
     let versions: Vec<i64> = sqlx::query_scalar(versions).fetch_all(connection).await?;
     let ledger = Ledger { versions: Some(versions.into_iter().map(|version| (version, true)).collect()), names };
-    // A table without calendar periods is of a schema before the first release.
+    // A table without the columns of usage is of a schema before the first release.
     Ok(if outdated { ledger.outdated() } else { ledger })
 }
 

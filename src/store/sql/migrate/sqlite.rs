@@ -20,6 +20,7 @@ impl MigrationRunner for Sqlite {
         1 "0001_tables",
         2 "0002_levels",
         3 "0003_operations",
+        4 "0004_usage",
     );
 
     async fn applied(pool: &SqlitePool) -> Result<Vec<i64>, Error> {
@@ -36,6 +37,9 @@ impl MigrationRunner for Sqlite {
         encoded(&mut transaction).await?;
         let outdated = migrations.iter().any(|migration| migration.version() == 1)
             && has_outdated_tables(&mut transaction).await.map_err(failed::<Self>)?;
+        if outdated && !has_column(&mut transaction, "period_end").await.map_err(failed::<Self>)? {
+            sqlx::raw_sql(ADD_PERIOD_END).execute(&mut *transaction).await.map_err(failed::<Self>)?;
+        }
         let copies = if outdated { [SET_ASIDE, COPY_BACK] } else { ["", ""] };
         let files = migrations.iter().map(Migration::sql);
         for sql in std::iter::once(copies[0]).chain(files).chain(std::iter::once(copies[1])) {
@@ -64,13 +68,20 @@ async fn encoded(connection: &mut SqliteConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the tables are those of a schema before the first release, whose checks refuse calendar periods. SQLite cannot change a
-/// check.
+/// Whether the tables are those of a schema before the first release: without the columns of usage, or with checks that refuse
+/// calendar periods. SQLite cannot change a check.
 async fn has_outdated_tables(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
-    let outdated = "select exists (select * from sqlite_schema where name = 'token_buckets')
-                       and not exists (select * from pragma_table_info('token_buckets') where name = 'period_end')";
-    sqlx::query_scalar(outdated).fetch_one(connection).await
+    Ok(has_column(connection, "id").await? && !has_column(connection, "recorded").await?)
 }
+
+/// Whether the table of buckets exists, and has a column.
+async fn has_column(connection: &mut SqliteConnection, name: &str) -> Result<bool, sqlx::Error> {
+    let found = "select exists (select * from pragma_table_info('token_buckets') where name = ?1)";
+    sqlx::query_scalar(found).bind(name).fetch_one(connection).await
+}
+
+/// No bucket is under a calendar period yet.
+const ADD_PERIOD_END: &str = "alter table token_buckets add column period_end integer";
 
 /// Renames the outdated tables, without the views that name them.
 const SET_ASIDE: &str = "
@@ -85,9 +96,9 @@ const SET_ASIDE: &str = "
 /// Copies the rows into the tables that the first migration has created.
 const COPY_BACK: &str = "
     insert into token_buckets (id, capacity, refill_seconds, refill, plan, provisioned, over_capacity, over_refill_ns, over_refill,
-                               anchor, full_at, granted, max_granted_wait)
+                               anchor, full_at, granted, max_granted_wait, period_end)
     select id, capacity, refill_seconds, refill, plan, provisioned, over_capacity, over_refill_ns, over_refill, anchor, full_at,
-           granted, max_granted_wait
+           granted, max_granted_wait, period_end
       from token_buckets_before;
     insert into token_plans (name, capacity, refill_seconds, refill, mode, mode_reason, mode_until)
     select name, capacity, refill_seconds, refill, mode, mode_reason, mode_until from token_plans_before;

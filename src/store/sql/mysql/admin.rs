@@ -5,14 +5,18 @@ use sqlx::query::QueryScalar;
 use sqlx::{Decode, Row};
 
 use super::super::admin::{
-    self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns, WindowCounts,
+    self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns,
+    RecordingColumns, UsageColumns, WindowCounts,
 };
 use super::super::answers;
 use super::super::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::super::instant::Instant;
 use super::json::hex;
 use super::{TransactionOwner, bytes, refill};
-use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
+use crate::admin::{
+    BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, RecordedUsage, SweepResult,
+    UsageFilter, UsageRecording,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::model::bucket::ThrottleLevel;
 use crate::model::{Key, LimitName, Limits, Mode, Quota, Rule, WindowLevel};
@@ -363,6 +367,61 @@ impl Operations for MySql {
         })
     }
 
+    fn set_usage_recording<'c>(
+        connection: &'c mut MySqlConnection,
+        recording: &'c Option<UsageRecording>,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, ()> {
+        let set = match recording {
+            Some(UsageRecording { period, keep_days }) => sqlx::query(
+                "insert into token_usage_recording (every_seconds, keep_days) values (?, ?)
+                 on duplicate key update every_seconds = values(every_seconds), keep_days = values(keep_days)",
+            )
+            .bind(period.seconds())
+            .bind(i64::from(*keep_days)),
+            None => sqlx::query("delete from token_usage_recording"),
+        };
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn usage_recording<'c>(
+        connection: &'c mut MySqlConnection,
+        (): &'c (),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Option<RecordingColumns>> {
+        Box::pin(
+            sqlx::query_as("select every_seconds, keep_days from token_usage_recording").fetch_optional(connection),
+        )
+    }
+
+    fn usage<'c>(
+        connection: &'c mut MySqlConnection,
+        (filter, after, limit): &'c (UsageFilter, Option<Key>, u32),
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, Vec<UsageColumns>> {
+        let list = sqlx::query("call token_list_usage_v1(?, ?, ?, ?, ?, ?)")
+            .bind(after.as_ref().map(bytes))
+            .bind(filter.key.as_ref().map(bytes))
+            .bind(filter.plan.as_ref().map(bytes))
+            .bind(Instant(filter.from).to_datetime())
+            .bind(Instant(filter.until).to_datetime())
+            .bind(limit);
+        Box::pin(async move { list.fetch_all(connection).await?.iter().map(usage).collect() })
+    }
+
+    fn record_usage<'c>(
+        connection: &'c mut MySqlConnection,
+        limit: &'c u32,
+        _: &'c TransactionOwner,
+    ) -> OperationFuture<'c, RecordedUsage> {
+        let step = sqlx::query_as::<_, (i64, i64)>("call token_record_usage_v1(?)").bind(limit);
+        Box::pin(async move {
+            let steps = step.fetch_all(connection).await?;
+            let (buckets, finished) = steps.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+            Ok(RecordedUsage { buckets: buckets.unsigned_abs(), finished: finished != 0 })
+        })
+    }
+
     fn throttle<'c>(
         connection: &'c mut MySqlConnection,
         (key, rule, level): &'c (Key, Rule, ThrottleLevel),
@@ -408,6 +467,18 @@ fn level(row: &MySqlRow) -> Result<LevelColumns, sqlx::Error> {
         row.try_get("granted")?,
         row.try_get_unchecked("full_at")?,
         row.try_get_unchecked("next_refill_at")?,
+    ))
+}
+
+/// A row of `token_list_usage_v1`.
+fn usage(row: &MySqlRow) -> Result<UsageColumns, sqlx::Error> {
+    Ok((
+        text(row, "id_bytes")?,
+        text(row, "plan_bytes")?,
+        row.try_get("granted")?,
+        row.try_get("charged")?,
+        row.try_get("refunded")?,
+        row.try_get("denied")?,
     ))
 }
 

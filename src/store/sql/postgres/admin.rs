@@ -9,13 +9,16 @@ use sqlx::postgres::{PgConnection, Postgres};
 
 use super::super::admin::{
     self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns,
-    WindowCounts, WindowLevelColumns,
+    RecordingColumns, UsageColumns, WindowCounts, WindowLevelColumns,
 };
 use super::super::answers;
 use super::super::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 use super::super::instant::Instant;
 use super::{LockTimeout, refill};
-use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
+use crate::admin::{
+    BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, RecordedUsage, SweepResult,
+    UsageFilter, UsageRecording,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::model::bucket::ThrottleLevel;
 use crate::model::{Key, LimitName, Limits, Mode, Quota, Rule, WindowLevel};
@@ -428,6 +431,64 @@ impl Operations for Postgres {
         Box::pin(async move {
             let (deleted, finished) = step.fetch_one(connection).await?;
             Ok(SweepResult { deleted: deleted.unsigned_abs(), finished })
+        })
+    }
+
+    fn set_usage_recording<'c>(
+        connection: &'c mut PgConnection,
+        recording: &'c Option<UsageRecording>,
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, ()> {
+        let set = match recording {
+            Some(UsageRecording { period, keep_days }) => sqlx::query(
+                "insert into tollgate.token_usage_recording (every_seconds, keep_days) values ($1, $2)
+                 on conflict (one) do update set every_seconds = excluded.every_seconds, keep_days = excluded.keep_days",
+            )
+            .bind(period.seconds())
+            .bind(i64::from(*keep_days)),
+            None => sqlx::query("delete from tollgate.token_usage_recording"),
+        };
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn usage_recording<'c>(
+        connection: &'c mut PgConnection,
+        (): &'c (),
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, Option<RecordingColumns>> {
+        Box::pin(
+            sqlx::query_as("select every_seconds, keep_days from tollgate.token_usage_recording")
+                .fetch_optional(connection),
+        )
+    }
+
+    fn usage<'c>(
+        connection: &'c mut PgConnection,
+        (filter, after, limit): &'c (UsageFilter, Option<Key>, u32),
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, Vec<UsageColumns>> {
+        let list = sqlx::query_as(
+            "select id, plan, granted, charged, refunded, denied from tollgate.list_usage_v1($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(after.as_ref().map(Key::as_str))
+        .bind(filter.key.as_ref().map(Key::as_str))
+        .bind(filter.plan.as_ref().map(Key::as_str))
+        .bind(Instant(filter.from))
+        .bind(Instant(filter.until))
+        .bind(i64::from(*limit));
+        Box::pin(list.fetch_all(connection))
+    }
+
+    fn record_usage<'c>(
+        connection: &'c mut PgConnection,
+        limit: &'c u32,
+        _: &'c LockTimeout,
+    ) -> OperationFuture<'c, RecordedUsage> {
+        let step = sqlx::query_as::<_, (i64, bool)>("select recorded, finished from tollgate.record_usage_v1($1)")
+            .bind(i64::from(*limit));
+        Box::pin(async move {
+            let (buckets, finished) = step.fetch_one(connection).await?;
+            Ok(RecordedUsage { buckets: buckets.unsigned_abs(), finished })
         })
     }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::json::{Array, Value};
 use super::lock::{END_TRANSACTION, Lock, Script, opening};
-use super::rows::{self, ResultRow, STATES};
+use super::rows::{self, ADJUSTED_STATES, ResultRow, UsageChange};
 use super::{HostClock, windows};
 use crate::model::answer::OutcomeCode;
 use crate::model::decide;
@@ -46,11 +46,11 @@ pub(super) async fn adjust(
     if !windows.is_empty() {
         windows::write_all(lock.connection(), windows).await?;
     }
-    let states = buckets.changed(rows::push_state);
+    let states = buckets.changed(|states, key, (row, usage)| rows::push_adjusted_state(states, key, row, *usage));
     if states.is_empty() {
         lock.close(&END_TRANSACTION, []).await?;
     } else {
-        lock.close(&STATES, [states.into_text()]).await?;
+        lock.close(&ADJUSTED_STATES, [states.into_text()]).await?;
     }
     Ok(adjusted)
 }
@@ -58,7 +58,7 @@ pub(super) async fn adjust(
 /// The rows that adjustments can change.
 #[derive(Default)]
 struct AdjustmentRows {
-    buckets: KeyedRows<Key, BucketRow>,
+    buckets: KeyedRows<Key, (BucketRow, UsageChange)>,
     windows: KeyedRows<Key, WindowRow>,
     receipts: KeyedRows<(Uuid, Key), StoredReceipt>,
 }
@@ -89,7 +89,10 @@ impl AdjustmentRows {
     /// Reads a row of `adjust.sql`.
     fn enter(&mut self, line: &ResultRow<'_>) -> Result<(), sqlx::Error> {
         match line.word(0) {
-            "bucket" => self.buckets.enter(line.number(1)?, line.bucket(), |key| key),
+            "bucket" => {
+                let bucket = line.bucket().map(|row| (row, UsageChange::default()));
+                self.buckets.enter(line.number(1)?, bucket, |key| key)
+            }
             "window" => self.windows.enter(line.number(1)?, windows::window_from_line(line), |key| key),
             _ => self.receipts.enter(line.number(1)?, rows::receipt_from_line(line), |(_, key)| key),
         }
@@ -105,7 +108,15 @@ impl AdjustmentRows {
         let (adjusted, stored) = if receipt.window {
             decide::adjust(adjustment, stored, self.windows.rows[place].row.as_mut(), now)
         } else {
-            decide::adjust(adjustment, stored, self.buckets.rows[place].row.as_mut(), now)
+            let mut bucket = self.buckets.rows[place].row.as_mut();
+            let before = bucket.as_ref().map_or(0, |(row, _)| row.bucket.granted);
+            let adjusted = decide::adjust(adjustment, stored, bucket.as_mut().map(|(row, _)| row), now);
+            if let (Some((row, usage)), (Ok(Adjusted::Done(given_back)), _)) = (bucket, &adjusted) {
+                usage.recorded += row.bucket.granted - before;
+                usage.charged = usage.charged.saturating_add((-given_back).max(0));
+                usage.refunded = usage.refunded.saturating_add((*given_back).max(0));
+            }
+            adjusted
         };
         if stored.is_some() {
             self.receipts.rows[receipt_place].row = stored;

@@ -3,13 +3,17 @@
 use sqlx::Connection;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
 
-use super::{HostClock, rows, rules, sweep, windows};
+use super::{HostClock, rows, rules, sweep, usage, windows};
 use crate::admin::explain;
-use crate::admin::{BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, SweepResult};
+use crate::admin::{
+    BucketLevel, DenialCount, Explanation, Filter, ModeSetting, Override, Plan, RecordedUsage, SweepResult,
+    UsageFilter, UsageRecording,
+};
 use crate::model::bucket::ThrottleLevel;
 use crate::model::decide;
 use crate::model::decide::{BucketRow, KeySettings};
 use crate::model::{Key, Limits, Quota, Rule, WindowLevel};
+use crate::store::sql::admin::{RecordingColumns, UsageColumns};
 use crate::store::sql::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
 
 impl Operations for Sqlite {
@@ -98,8 +102,15 @@ impl Operations for Sqlite {
             if let Some(mut row) = row {
                 let settings = rules::find(&mut transaction, key, row.plan.as_deref()).await?;
                 let settings = settings.map_err(rows::unreadable(key))?;
+                let granted = row.bucket.granted;
                 decide::reset(&mut row, &(&settings).into(), clock.now());
                 rows::write(&mut transaction, key, &row).await?;
+                // No request took these tokens, so they are not usage.
+                sqlx::query("update token_buckets set recorded = recorded + ?2 where id = ?1")
+                    .bind(key.as_str())
+                    .bind(row.bucket.granted - granted)
+                    .execute(&mut *transaction)
+                    .await?;
             }
             transaction.commit().await?;
             Ok(found)
@@ -247,6 +258,49 @@ impl Operations for Sqlite {
         clock: &'c HostClock,
     ) -> OperationFuture<'c, SweepResult> {
         Box::pin(sweep::step(connection, *limit, clock))
+    }
+
+    fn set_usage_recording<'c>(
+        connection: &'c mut SqliteConnection,
+        recording: &'c Option<UsageRecording>,
+        _: &'c HostClock,
+    ) -> OperationFuture<'c, ()> {
+        let set = match recording {
+            Some(UsageRecording { period, keep_days }) => sqlx::query(
+                "insert into token_usage_recording (every_seconds, keep_days) values (?1, ?2)
+                 on conflict (one) do update set every_seconds = excluded.every_seconds, keep_days = excluded.keep_days",
+            )
+            .bind(period.seconds())
+            .bind(keep_days),
+            None => sqlx::query("delete from token_usage_recording"),
+        };
+        Box::pin(async move { set.execute(connection).await.map(drop) })
+    }
+
+    fn usage_recording<'c>(
+        connection: &'c mut SqliteConnection,
+        (): &'c (),
+        _: &'c HostClock,
+    ) -> OperationFuture<'c, Option<RecordingColumns>> {
+        Box::pin(
+            sqlx::query_as("select every_seconds, keep_days from token_usage_recording").fetch_optional(connection),
+        )
+    }
+
+    fn usage<'c>(
+        connection: &'c mut SqliteConnection,
+        (filter, after, limit): &'c (UsageFilter, Option<Key>, u32),
+        _: &'c HostClock,
+    ) -> OperationFuture<'c, Vec<UsageColumns>> {
+        Box::pin(usage::list(connection, filter, after.as_ref(), *limit))
+    }
+
+    fn record_usage<'c>(
+        connection: &'c mut SqliteConnection,
+        limit: &'c u32,
+        clock: &'c HostClock,
+    ) -> OperationFuture<'c, RecordedUsage> {
+        Box::pin(usage::record(connection, *limit, clock))
     }
 
     fn throttle<'c>(

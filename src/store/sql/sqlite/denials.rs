@@ -4,8 +4,8 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, FromRow as _};
 
-use super::HostClock;
 use super::rules::timestamp;
+use super::{HostClock, usage};
 use crate::admin::DenialCount;
 use crate::model::Key;
 use crate::store::sql::admin::DenialColumns;
@@ -33,6 +33,7 @@ pub(super) async fn count(
         .bind(timestamp(now))
         .execute(&mut *transaction)
         .await?;
+        usage::count_denials(&mut transaction, key, *denied).await?;
     }
     forget_old(&mut transaction, clock, 1000).await?;
     transaction.commit().await

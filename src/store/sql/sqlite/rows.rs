@@ -144,6 +144,26 @@ pub(super) fn push_state(states: &mut Array, key: &Key, row: &BucketRow) {
     states.push_row(&[key.as_str().into(), anchor, full_at, granted, max_granted_wait, period_end(row).into()]);
 }
 
+/// Adds the state of a bucket to those that [`ADJUSTED_STATES`] writes.
+pub(super) fn push_adjusted_state(states: &mut Array, key: &Key, row: &BucketRow, usage: UsageChange) {
+    let bucket = &row.bucket;
+    let state = [bucket.anchor, bucket.full_at, bucket.granted, bucket.max_granted_wait].map(Value::from);
+    let [anchor, full_at, granted, max_granted_wait] = state;
+    let [recorded, charged, refunded] = [usage.recorded, usage.charged, usage.refunded].map(Value::from);
+    let end = period_end(row).into();
+    let id = key.as_str().into();
+    states.push_row(&[id, anchor, full_at, granted, max_granted_wait, end, recorded, charged, refunded]);
+}
+
+/// What adjustments add to the columns of usage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UsageChange {
+    /// What they added to `granted`: no request took these tokens.
+    pub(super) recorded: i64,
+    pub(super) charged: i64,
+    pub(super) refunded: i64,
+}
+
 /// The end of the calendar period of a bucket, for the views and the sweep.
 fn period_end(row: &BucketRow) -> Option<i64> {
     Some(row.limits().period_end).filter(|end| *end != NEVER_NS)
@@ -179,6 +199,23 @@ pub(super) const STATES: Script = closing!(
          on conflict (id) do update
         set anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
             max_granted_wait = excluded.max_granted_wait, period_end = excluded.period_end;"
+);
+
+/// Writes what adjustments changed, and ends the transaction. The argument has the columns of that of [`STATES`], then what to add to
+/// `recorded`, `charged` and `refunded`.
+pub(super) const ADJUSTED_STATES: Script = closing!(
+    "insert into token_buckets (id, anchor, full_at, granted, max_granted_wait, period_end, recorded, charged, refunded,
+                                capacity, refill_seconds)
+     select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
+            1, 1
+       from json_each(?1)
+      where true
+         on conflict (id) do update
+        set anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
+            max_granted_wait = excluded.max_granted_wait, period_end = excluded.period_end,
+            recorded = recorded + excluded.recorded,
+            charged = min(charged, 4611686018427387903 - excluded.charged) + excluded.charged,
+            refunded = min(refunded, 4611686018427387903 - excluded.refunded) + excluded.refunded;"
 );
 
 /// Reads the receipt of a request.

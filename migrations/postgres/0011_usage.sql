@@ -1,0 +1,260 @@
+-- keep_usage: trigger that records the usage of a bucket before the bucket is deleted, and before it follows another plan.
+--
+-- Errors:    none
+-- Locks:     the bucket's row, which the statement locks, then the row of its usage
+create or replace function tollgate.keep_usage() returns trigger
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_period_start timestamptz;
+begin
+  select r.period_start into v_period_start from tollgate.token_usage_recording r;
+  if v_period_start is not null and (old.granted, old.charged, old.refunded) is distinct from (old.recorded, 0, 0) then
+    perform tollgate.add_usage(old.id, v_period_start, old.plan, old.granted - old.recorded, old.charged, old.refunded);
+  end if;
+  if tg_op = 'DELETE' then
+    return old;
+  end if;
+  new.recorded := new.recorded + old.granted - old.recorded;
+  new.charged := new.charged - old.charged;
+  new.refunded := new.refunded - old.refunded;
+  return new;
+end
+$$;
+
+-- add_usage: adds to the usage of a bucket in a period.
+--
+-- Arguments: p_id, p_period_start, p_plan: the row; counts under the plan itself if p_plan is a further limit of it
+--            p_granted, p_charged, p_refunded: tokens
+-- Result:    none
+-- Errors:    none
+-- Locks:     the row of the usage
+create or replace function tollgate.add_usage(
+  p_id text, p_period_start timestamptz, p_plan text, p_granted bigint, p_charged bigint, p_refunded bigint)
+returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into tollgate.token_usage_records as u (id, period_start, plan, granted, charged, refunded)
+  values (p_id, p_period_start, split_part(coalesce(p_plan, ''), chr(1), 1), p_granted, p_charged, p_refunded)
+      on conflict (id, period_start, plan) do update
+     set granted = least(u.granted::numeric + excluded.granted, 9223372036854775807),
+         charged = least(u.charged::numeric + excluded.charged, 9223372036854775807),
+         refunded = least(u.refunded::numeric + excluded.refunded, 9223372036854775807)
+$$;
+
+-- Only statements that name the column plan fire it.
+create or replace trigger keep_usage before delete or update of plan on tollgate.token_buckets
+  for each row execute function tollgate.keep_usage();
+
+-- record_usage_of: records the usage of some buckets, and begins to count anew.
+--
+-- Arguments: p_period_start  the period to record it under; null: only begins to count anew
+--            p_after, p_last the buckets: all after the first id, up to the last
+-- Result:    number of buckets
+-- Errors:    none
+-- Locks:     the buckets' rows in id order, then the rows of their usage. Leaves out buckets that another session has locked if
+--            one stays locked for 100 ms: the next round records them
+create or replace function tollgate.record_usage_of(p_period_start timestamptz, p_after text, p_last text) returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
+as $$
+declare
+  v_ids text[];
+begin
+  begin
+    v_ids := array(
+      select b.id from tollgate.token_buckets b
+       where b.id > p_after and b.id <= p_last and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
+       order by b.id for no key update);
+  exception when lock_not_available then
+    v_ids := array(
+      select b.id from tollgate.token_buckets b
+       where b.id > p_after and b.id <= p_last and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
+       order by b.id for no key update skip locked);
+  end;
+  if p_period_start is not null then
+    perform tollgate.add_usage(b.id, p_period_start, b.plan, b.granted - b.recorded, b.charged, b.refunded)
+       from tollgate.token_buckets b where b.id = any (v_ids);
+  end if;
+  update tollgate.token_buckets b set recorded = b.granted, charged = 0, refunded = 0 where b.id = any (v_ids);
+  return cardinality(v_ids);
+end
+$$;
+
+-- record_usage_step: records the usage of the period that has ended, in one bounded step, or deletes periods that are too old.
+--
+-- Arguments: p_limit   number of buckets to read: 1 to 1000
+-- Result:    recorded  number of buckets
+--            finished  whether this step reached the end. Also true if usage is not recorded, no period has ended, or another
+--                      session is recording
+-- Errors:    none
+-- Locks:     the row of token_usage_recording, unless another session has locked it; then the rows of record_usage_of
+--
+-- The first round only begins to count. The usage of a bucket belongs to the period in which the last round ended.
+create or replace function tollgate.record_usage_step(p_limit bigint, out recorded bigint, out finished boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  c_limit  constant bigint := least(greatest(coalesce(p_limit, 1000), 1), 1000);
+  v_now    constant timestamptz := to_timestamp(tollgate.clock() / 1000000000.0);
+  r        tollgate.token_usage_recording;
+  v_period timestamptz;
+  v_last   text collate "C";
+  v_count  bigint;
+begin
+  recorded := 0;
+  finished := true;
+  select t.* into r from tollgate.token_usage_recording t for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  v_period := date_trunc(case r.every_seconds when 3600 then 'hour' else 'day' end, v_now, 'UTC');
+  if r.recorded_to is null and r.period_start = v_period then
+    delete from tollgate.token_usage_records u
+     using (select o.id, o.period_start, o.plan from tollgate.token_usage_records o
+             where o.period_start < v_now - make_interval(days => r.keep_days::int)
+             order by o.period_start, o.id limit c_limit for update skip locked) o
+     where u.id = o.id and u.period_start = o.period_start and u.plan = o.plan;
+    get diagnostics v_count = row_count;
+    finished := v_count < c_limit;
+    return;
+  end if;
+  select count(*), max(s.id) into v_count, v_last
+    from (select b.id from tollgate.token_buckets b where b.id > coalesce(r.recorded_to, '') order by b.id limit c_limit) s;
+  recorded := tollgate.record_usage_of(r.period_start, coalesce(r.recorded_to, ''), v_last);
+  finished := v_count < c_limit;
+  update tollgate.token_usage_recording
+     set recorded_to = case when not finished then v_last end,
+         period_start = case when finished then v_period else r.period_start end;
+end
+$$;
+
+-- record_usage_v1: continues the recording of usage by one bounded step.
+--
+-- Arguments, result and locks: as for record_usage_step
+-- Errors:    25001 the transaction has written: a step needs its own transaction
+create or replace function tollgate.record_usage_v1(p_limit bigint, out recorded bigint, out finished boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set debug_print_parse = off
+set debug_print_rewritten = off
+set debug_print_plan = off
+as $$
+begin
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception 'tollgate: recording usage needs a transaction of its own: commit first'
+      using errcode = 'active_sql_transaction';
+  end if;
+  select s.recorded, s.finished into recorded, finished from tollgate.record_usage_step(p_limit) s;
+end
+$$;
+
+-- record_usage: runs all steps, for your scheduler: select tollgate.record_usage().
+--
+-- Result:    number of buckets whose usage was recorded
+-- Errors:    none
+-- Locks:     the rows of record_usage_step, until the transaction ends; for short transactions, call record_usage_v1 step by
+--            step instead
+create or replace function tollgate.record_usage() returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_step  record;
+  v_total bigint := 0;
+begin
+  loop
+    select s.* into v_step from tollgate.record_usage_step(1000) s;
+    v_total := v_total + v_step.recorded;
+    exit when v_step.finished;
+  end loop;
+  return v_total;
+end
+$$;
+
+-- token_usage: the tokens that each bucket used, one row per bucket, plan and period, if usage is recorded. Reads only.
+--
+--   select key, sum(used) from tollgate.token_usage
+--    where period_start >= '2026-11-01Z' and period_start < '2026-12-01Z' group by key order by 2 desc;
+--
+--   id, plan      the bucket, and the plan that it followed; null: none
+--   key, limit_name: the id of a further limit's bucket in its parts; limit_name is null for other buckets
+--   period_start  start of the hour or day
+--   granted       tokens that requests took
+--   charged       tokens charged or settled in addition
+--   refunded      tokens given back by cancels, refunds and settlements
+--   used          granted + charged - refunded
+--   denied        requests; the true number can be higher
+--
+-- Usage is up to date. A token is counted under the period in which the background task last recorded the bucket's usage: in the
+-- first minute of a period, tokens can still be counted under the period before.
+create or replace view tollgate.token_usage as
+select u.id, split_part(u.id, chr(1), 1) as key, nullif(split_part(u.id, chr(1), 2), '') as limit_name,
+       nullif(u.plan, '') as plan, u.period_start, least(sum(u.granted), 9223372036854775807)::bigint as granted,
+       least(sum(u.charged), 9223372036854775807)::bigint as charged,
+       least(sum(u.refunded), 9223372036854775807)::bigint as refunded,
+       greatest(least(sum(u.granted) + sum(u.charged) - sum(u.refunded), 9223372036854775807),
+                -9223372036854775807)::bigint as used,
+       sum(u.denied)::bigint as denied
+  from (select r.id, r.plan, r.period_start, r.granted::numeric, r.charged::numeric, r.refunded::numeric, r.denied
+          from tollgate.token_usage_records r
+        union all
+        select b.id, split_part(coalesce(b.plan, ''), chr(1), 1), r.period_start, (b.granted - b.recorded)::numeric, b.charged::numeric,
+               b.refunded::numeric, 0
+          from tollgate.token_usage_recording r cross join tollgate.token_buckets b
+         where r.period_start is not null and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)) u
+ group by u.id, u.plan, u.period_start;
+
+comment on view tollgate.token_usage is 'Tokens that each bucket used, by period, if usage is recorded';
+
+-- list_usage_v1: reads the usage of some keys in a time: one row per bucket and plan, in the order of the ids. Reads only.
+--
+-- Arguments: p_after   the id after which the list continues; null: start
+--            p_key     only this key, with its further limits; null: every key
+--            p_plan    only under this plan; null: under every plan, and under none
+--            p_from, p_until: only periods that start at p_from or later, and before p_until
+--            p_limit   number of buckets
+-- Result:    id, plan, granted, charged, refunded, denied: as in token_usage
+-- Errors:    none
+-- Locks:     none
+create or replace function tollgate.list_usage_v1(
+  p_after text, p_key text, p_plan text, p_from timestamptz, p_until timestamptz, p_limit bigint)
+returns table (id text, plan text, granted bigint, charged bigint, refunded bigint, denied bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  v_end  constant text collate "C" := p_key || chr(2);  -- ids of further limits have U+0001 behind the key
+  v_last text collate "C";
+begin
+  select max(n.id) into v_last
+    from (select i.id
+            from ((select r.id from tollgate.token_usage_records r
+                    where r.id > coalesce(p_after, '') and r.id >= coalesce(p_key, '') and (v_end is null or r.id < v_end)
+                      and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or r.plan = p_plan)
+                    group by r.id order by r.id limit p_limit)
+                  union
+                  (select b.id from tollgate.token_usage_recording r cross join tollgate.token_buckets b
+                    where b.id > coalesce(p_after, '') and b.id >= coalesce(p_key, '') and (v_end is null or b.id < v_end)
+                      and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or split_part(b.plan, chr(1), 1) = p_plan)
+                      and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
+                    order by b.id limit p_limit)) i
+           order by i.id limit p_limit) n;
+  return query
+    select u.id, u.plan, least(sum(u.granted::numeric), 9223372036854775807)::bigint,
+           least(sum(u.charged::numeric), 9223372036854775807)::bigint,
+           least(sum(u.refunded::numeric), 9223372036854775807)::bigint, sum(u.denied)::bigint
+      from tollgate.token_usage u
+     where u.id > coalesce(p_after, '') and u.id >= coalesce(p_key, '') and u.id <= v_last
+       and u.period_start >= p_from and u.period_start < p_until and (p_plan is null or u.plan = p_plan)
+     group by u.id, u.plan order by u.id, u.plan nulls first;
+end
+$$;
+
+insert into tollgate.migrations (version, name) values (11, '0011_usage') on conflict do nothing;
