@@ -14,7 +14,7 @@ use crate::exit::CliError;
 use crate::url::Url;
 use crate::{
     apply, blockers, charge, completions, create, delete, denied, doctor, exit, explain, failure, json_schema, list,
-    man, migrate, mode, next_steps, peek, plan, redact, request, reset, run, simulate, sweep, take, url, watch,
+    man, migrate, mode, next_steps, peek, plan, redact, request, reset, run, simulate, sweep, take, url, usage, watch,
 };
 
 /// Exact, distributed rate limits in your SQL database: creates, inspects and changes them.
@@ -47,6 +47,7 @@ enum Online {
     Peek(peek::Args),
     List(list::Args),
     Denied(denied::Args),
+    Usage(usage::Args),
     Explain(explain::Args),
     /// Plans, which set the limits of many buckets, and overrides for single keys
     #[command(subcommand)]
@@ -151,6 +152,7 @@ impl Online {
             Self::Mode(args) if args.is_read_only() => CommandEffect::Read,
             Self::Plan(command) if command.is_read_only() => CommandEffect::Read,
             Self::Reset(args) if args.is_read_only() => CommandEffect::Read,
+            Self::Usage(args) if args.is_read_only() => CommandEffect::Read,
             Self::Apply(_)
             | Self::Charge(_)
             | Self::Create(_)
@@ -159,7 +161,8 @@ impl Online {
             | Self::Mode(_)
             | Self::Plan(_)
             | Self::Reset(_)
-            | Self::Sweep(_) => CommandEffect::Change,
+            | Self::Sweep(_)
+            | Self::Usage(_) => CommandEffect::Change,
         }
     }
 
@@ -187,6 +190,7 @@ impl Online {
                 let pool = store.pool().clone();
                 args.run(store, rest(&pool)).await
             }
+            Self::Usage(args) => args.run(&store).await,
             Self::Watch(args) => args.run(store, redact::database(url)).await,
         }
     }

@@ -21,6 +21,7 @@ use crate::reset::ResetJson;
 use crate::simulate::SimulationJson;
 use crate::sweep::SweepJson;
 use crate::take::TakeJson;
+use crate::usage::UsageOutputJson;
 
 /// Prints the schema.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
@@ -51,6 +52,7 @@ pub(crate) fn document() -> Value {
         ("simulate", generator.subschema_for::<SimulationJson<'_>>()),
         ("sweep", generator.subschema_for::<SweepJson>()),
         ("take", generator.subschema_for::<TakeJson>()),
+        ("usage", generator.subschema_for::<UsageOutputJson>()),
     ];
     let commands: Map<_, _> =
         commands.into_iter().map(|(command, schema)| (command.to_owned(), schema.to_value())).collect();

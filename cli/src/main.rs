@@ -44,6 +44,7 @@ mod take;
 mod text;
 mod times;
 mod url;
+mod usage;
 mod usage_error;
 mod wait;
 mod watch;

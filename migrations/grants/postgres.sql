@@ -143,5 +143,5 @@ grant insert (id, capacity, refill_seconds, refill, plan),
       update (capacity, refill_seconds, refill, plan, provisioned)
    on tollgate.token_buckets to tollgate_operator;
 grant insert (mode, reason, until), update (mode, reason, until) on tollgate.token_mode to tollgate_operator;
-grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days), delete
+grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days, ending), delete
    on tollgate.token_usage_recording to tollgate_operator;

@@ -23,6 +23,7 @@ step: begin
   declare v_every, v_keep_days, v_count bigint;
   declare v_left bigint default least(greatest(coalesce(p_limit, 1000), 1), 1000);
   declare v_after, v_last, v_id varbinary(255);
+  declare v_ending boolean;
   declare v_done boolean default false;
   declare v_buckets cursor for
     select id from token_buckets
@@ -31,7 +32,8 @@ step: begin
   declare continue handler for not found set v_done = true;
 
   set o_recorded = 0, o_finished = true;
-  select every_seconds, keep_days, period_start, recorded_to into v_every, v_keep_days, v_period_start, v_after
+  select every_seconds, keep_days, ending, period_start, recorded_to
+    into v_every, v_keep_days, v_ending, v_period_start, v_after
     from token_usage_recording where one = true for update skip locked;
   if v_every is null then
     leave step;
@@ -39,7 +41,7 @@ step: begin
   call token_clock(v_now);
   set v_at = timestamp('1970-01-01') + interval v_now div 1000 microsecond;
   set v_period = timestamp(date(v_at)) + interval if(v_every = 3600, hour(v_at), 0) hour;
-  if v_after is null and v_period_start = v_period then
+  if v_after is null and v_period_start = v_period and not v_ending then
     delete from token_usage_records where period_start < v_at - interval v_keep_days day order by period_start, id limit v_left;
     set o_finished = row_count() < v_left;
     leave step;
@@ -59,6 +61,10 @@ step: begin
   end loop;
   close v_buckets;
   set o_finished = v_count < v_left;
+  if o_finished and v_ending then
+    delete from token_usage_recording where one = true;
+    leave step;
+  end if;
   update token_usage_recording
      set recorded_to = if(o_finished, null, v_last), period_start = if(o_finished, v_period, v_period_start)
    where one = true;

@@ -217,6 +217,7 @@ with (fillfactor = 50);
 create table if not exists tollgate.token_usage_recording (
   every_seconds bigint not null default 3600, -- length of the periods, in UTC: an hour or a day
   keep_days     bigint not null default 400,  -- older periods are deleted
+  ending        boolean not null default false, -- true: the next round records what was used, and deletes this row
   period_start  timestamptz,                  -- the period that usage is recorded under; null: recording has yet to begin
   recorded_to   text collate "C",             -- the bucket after which the next step continues; null: no round is in progress
   one           boolean primary key default true check (one),

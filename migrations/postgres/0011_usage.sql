@@ -114,7 +114,7 @@ begin
     return;
   end if;
   v_period := date_trunc(case r.every_seconds when 3600 then 'hour' else 'day' end, v_now, 'UTC');
-  if r.recorded_to is null and r.period_start = v_period then
+  if r.recorded_to is null and r.period_start = v_period and not r.ending then
     delete from tollgate.token_usage_records u
      using (select o.id, o.period_start, o.plan from tollgate.token_usage_records o
              where o.period_start < v_now - make_interval(days => r.keep_days::int)
@@ -128,6 +128,10 @@ begin
     from (select b.id from tollgate.token_buckets b where b.id > coalesce(r.recorded_to, '') order by b.id limit c_limit) s;
   recorded := tollgate.record_usage_of(r.period_start, coalesce(r.recorded_to, ''), v_last);
   finished := v_count < c_limit;
+  if finished and r.ending then
+    delete from tollgate.token_usage_recording;
+    return;
+  end if;
   update tollgate.token_usage_recording
      set recorded_to = case when not finished then v_last end,
          period_start = case when finished then v_period else r.period_start end;

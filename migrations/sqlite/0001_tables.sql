@@ -257,6 +257,7 @@ create table if not exists token_usage_recording (
   one           integer primary key default 1 check (one = 1),
   every_seconds integer not null default 3600, -- length of the periods, in UTC: an hour or a day
   keep_days     integer not null default 400,  -- older periods are deleted
+  ending        integer not null default false, -- true: the next round records what was used, and deletes this row
   period_start  text, -- UTC: the period that usage is recorded under; null: recording has yet to begin
   recorded_to   text, -- the bucket after which the next step continues; null: no round is in progress
   constraint period_is_an_hour_or_a_day check (every_seconds in (3600, 86400)),

@@ -246,8 +246,9 @@ pub trait Admin: Store {
     /// As for [`peek`](Self::peek).
     fn most_denied(&self, limit: u32) -> impl Future<Output = Result<Page<DenialCount>, Error>> + Send;
 
-    /// Records from now on which tokens each bucket uses, by hour or day, for invoices and reports. `None`: records no more, and
-    /// keeps what was recorded. Default: usage is not recorded.
+    /// Records from now on which tokens each bucket uses, by hour or day, for invoices and reports. `None`: the next call of
+    /// [`Maintenance::record_usage`](crate::store::Maintenance::record_usage) records what was used so far, and then records no more.
+    /// What was recorded stays. Default: usage is not recorded.
     ///
     /// Decisions cost what they cost without it. Limiters record in a background task, within a minute after each period has
     /// ended. Without a running limiter, call [`Maintenance::record_usage`](crate::store::Maintenance::record_usage), or the SQL

@@ -386,6 +386,7 @@ pub trait Operations: Database {
         context: &'c Self::CallContext,
     ) -> OperationFuture<'c, SweepResult>;
 
+    #[expect(clippy::ref_option, reason = "the arguments are one value")]
     /// Sets whether and how usage is recorded.
     fn set_usage_recording<'c>(
         connection: &'c mut Self::Connection,

@@ -241,20 +241,22 @@ async fn usage_that_is_not_recorded_leaves_no_rows(db: TestDb) -> anyhow::Result
     store.count_denials(&[(key.clone(), 1)]).await?;
     assert_eq!(record(&store, 10).await?, 0);
     assert_eq!(store.usage(&forever(), None, 100).await?, []);
-    // Recording begins with the first round: what was granted before is not usage.
+    // Recording begins with the first round, and ends with the last: what is granted before and after is not usage.
     store.set_usage_recording(Some(UsageRecording::new(UsagePeriod::Day))).await?;
     assert_eq!(store.usage(&forever(), None, 100).await?, []);
     record(&store, 10).await?;
     ensure!(db.decide(take.clone().cost(2)).await?.is_granted());
     db.at(START + DAY).await?;
     record(&store, 10).await?;
+    ensure!(db.decide(take.clone().cost(4)).await?.is_granted());
     store.set_usage_recording(None).await?;
     assert_eq!(store.usage_recording().await?, None);
+    record(&store, 10).await?;
     ensure!(db.decide(take.clone().cost(3)).await?.is_granted());
     ensure!(store.delete(&key).await?);
     db.at(START + 2 * DAY).await?;
     record(&store, 10).await?;
-    assert_eq!(listing(store.usage(&forever(), None, 100).await?), [used(&key, None, [2, 0, 0, 0])]);
+    assert_eq!(listing(store.usage(&forever(), None, 100).await?), [used(&key, None, [6, 0, 0, 0])]);
     Ok(())
 }
 

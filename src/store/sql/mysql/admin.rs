@@ -375,11 +375,11 @@ impl Operations for MySql {
         let set = match recording {
             Some(UsageRecording { period, keep_days }) => sqlx::query(
                 "insert into token_usage_recording (every_seconds, keep_days) values (?, ?)
-                 on duplicate key update every_seconds = values(every_seconds), keep_days = values(keep_days)",
+                 on duplicate key update every_seconds = values(every_seconds), keep_days = values(keep_days), ending = false",
             )
             .bind(period.seconds())
             .bind(i64::from(*keep_days)),
-            None => sqlx::query("delete from token_usage_recording"),
+            None => sqlx::query("update token_usage_recording set ending = true"),
         };
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
@@ -390,7 +390,8 @@ impl Operations for MySql {
         _: &'c TransactionOwner,
     ) -> OperationFuture<'c, Option<RecordingColumns>> {
         Box::pin(
-            sqlx::query_as("select every_seconds, keep_days from token_usage_recording").fetch_optional(connection),
+            sqlx::query_as("select every_seconds, keep_days from token_usage_recording where not ending")
+                .fetch_optional(connection),
         )
     }
 

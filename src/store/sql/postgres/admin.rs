@@ -442,11 +442,11 @@ impl Operations for Postgres {
         let set = match recording {
             Some(UsageRecording { period, keep_days }) => sqlx::query(
                 "insert into tollgate.token_usage_recording (every_seconds, keep_days) values ($1, $2)
-                 on conflict (one) do update set every_seconds = excluded.every_seconds, keep_days = excluded.keep_days",
+                 on conflict (one) do update set every_seconds = excluded.every_seconds, keep_days = excluded.keep_days, ending = false",
             )
             .bind(period.seconds())
             .bind(i64::from(*keep_days)),
-            None => sqlx::query("delete from tollgate.token_usage_recording"),
+            None => sqlx::query("update tollgate.token_usage_recording set ending = true"),
         };
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
@@ -457,7 +457,7 @@ impl Operations for Postgres {
         _: &'c LockTimeout,
     ) -> OperationFuture<'c, Option<RecordingColumns>> {
         Box::pin(
-            sqlx::query_as("select every_seconds, keep_days from tollgate.token_usage_recording")
+            sqlx::query_as("select every_seconds, keep_days from tollgate.token_usage_recording where not ending")
                 .fetch_optional(connection),
         )
     }

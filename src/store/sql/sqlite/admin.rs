@@ -268,11 +268,11 @@ impl Operations for Sqlite {
         let set = match recording {
             Some(UsageRecording { period, keep_days }) => sqlx::query(
                 "insert into token_usage_recording (every_seconds, keep_days) values (?1, ?2)
-                 on conflict (one) do update set every_seconds = excluded.every_seconds, keep_days = excluded.keep_days",
+                 on conflict (one) do update set every_seconds = excluded.every_seconds, keep_days = excluded.keep_days, ending = false",
             )
             .bind(period.seconds())
             .bind(keep_days),
-            None => sqlx::query("delete from token_usage_recording"),
+            None => sqlx::query("update token_usage_recording set ending = true"),
         };
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }
@@ -283,7 +283,8 @@ impl Operations for Sqlite {
         _: &'c HostClock,
     ) -> OperationFuture<'c, Option<RecordingColumns>> {
         Box::pin(
-            sqlx::query_as("select every_seconds, keep_days from token_usage_recording").fetch_optional(connection),
+            sqlx::query_as("select every_seconds, keep_days from token_usage_recording where not ending")
+                .fetch_optional(connection),
         )
     }
 

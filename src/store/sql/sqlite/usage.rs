@@ -18,21 +18,21 @@ pub(super) async fn record(
     limit: u32,
     clock: &HostClock,
 ) -> Result<RecordedUsage, sqlx::Error> {
-    let select = "select every_seconds, keep_days, period_start, recorded_to from token_usage_recording";
+    let select = "select every_seconds, keep_days, ending, period_start, recorded_to from token_usage_recording";
     // Without a transaction first: most calls find that no period has ended.
-    let mut recording: Option<(i64, i64, Option<String>, Option<String>)> =
+    let mut recording: Option<(i64, i64, bool, Option<String>, Option<String>)> =
         sqlx::query_as(select).fetch_optional(&mut *connection).await?;
     if recording.is_none() {
         return Ok(RecordedUsage::default());
     }
     let mut transaction = connection.begin_with("begin immediate").await?;
     recording = sqlx::query_as(select).fetch_optional(&mut *transaction).await?;
-    let Some((every_seconds, keep_days, period_start, recorded_to)) = recording else {
+    let Some((every_seconds, keep_days, is_ending, period_start, recorded_to)) = recording else {
         return Ok(RecordedUsage::default());
     };
     let now = DateTime::from_timestamp_nanos(clock.now());
     let period = timestamp(now.duration_trunc(TimeDelta::seconds(every_seconds)).unwrap_or(now));
-    let recorded = if recorded_to.is_none() && period_start.as_ref() == Some(&period) {
+    let recorded = if recorded_to.is_none() && period_start.as_ref() == Some(&period) && !is_ending {
         let deleted = delete_old(&mut transaction, now - TimeDelta::days(keep_days), limit).await?;
         RecordedUsage { buckets: 0, finished: deleted < u64::from(limit) }
     } else {
@@ -46,11 +46,14 @@ pub(super) async fn record(
         .await?;
         let buckets = record_buckets(&mut transaction, period_start.as_deref(), &after, last.as_deref()).await?;
         let finished = read < limit;
-        sqlx::query("update token_usage_recording set period_start = ?1, recorded_to = ?2")
-            .bind(if finished { Some(period) } else { period_start })
-            .bind(last.filter(|_| !finished))
-            .execute(&mut *transaction)
-            .await?;
+        let next = if finished && is_ending {
+            sqlx::query("delete from token_usage_recording")
+        } else {
+            sqlx::query("update token_usage_recording set period_start = ?1, recorded_to = ?2")
+                .bind(if finished { Some(period) } else { period_start })
+                .bind(last.filter(|_| !finished))
+        };
+        next.execute(&mut *transaction).await?;
         RecordedUsage { buckets, finished }
     };
     transaction.commit().await?;
