@@ -1,5 +1,7 @@
 //! Everyday commands work the same on every engine.
 
+use serde_json::Value;
+
 use crate::databases::{Database, EACH, Engine};
 
 #[test]
@@ -46,7 +48,7 @@ fn unlimited_request_is_not_counted() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "a", "--quota", "unlimited"]).ended(0).says(&["granted: no limit for a"]);
     let granted = database.run(&["take", "a", "--quota", "unlimited", "--json"]).ended(0).json();
-    assert_eq!(granted["remaining"], serde_json::Value::Null);
+    assert_eq!(granted["remaining"], Value::Null);
     database.run(&["mode", "block", "--key", "a"]).ended(0);
     database.run(&["explain", "a"]).ended(0).says(&["block, from override\n"]);
 }
@@ -280,4 +282,29 @@ fn man_page_is_written_for_each_command() {
     assert!(page("tollgate.1").contains("tollgate\\-plan(1)") && page("tollgate-plan-set.1").contains("quota"));
     std::fs::write(database.directory.join("file"), "").expect("it is written");
     database.run(&["man", "file"]).ended(73).says(&["error: cannot write man pages into file"]);
+}
+
+#[test]
+fn usage_is_listed_after_it_is_switched_on() {
+    for engine in EACH {
+        let database = Database::migrated(engine);
+        database.run(&["usage"]).ended(0).says(&["no usage is recorded for this month", "`tollgate usage on`"]);
+        database.run(&["plan", "set", "free", "100/s", "month: 10/month"]).ended(0);
+        database.run(&["take", "a", "--plan", "free", "--cost", "2"]).ended(0);
+        database.run(&["usage", "on", "--every", "1day", "--keep", "90d"]).ended(0).says(&["by day", "90 days"]);
+        database.run(&["take", "a", "--plan", "free", "--cost", "6"]).ended(0);
+        database.run(&["take", "b", "--plan", "free", "--cost", "7"]).ended(0);
+        let used = database.run(&["usage", "--json"]).ended(0).json();
+        let row =
+            |place: usize| (used[place]["key"].clone(), used[place]["limit"].clone(), used[place]["used"].clone());
+        assert_eq!(row(0), ("b".into(), Value::Null, 7.into()), "{engine:?}: the busiest first");
+        assert_eq!(row(3), ("a".into(), "month".into(), 6.into()));
+        database.run(&["usage", "--key", "b", "--csv"]).ended(0).says(&["b,month,free,7,0,0,7,0"]);
+        let near = database.run(&["usage", "--above", "80%"]).ended(0);
+        let near = near.says(&["a    month  free  10 per calendar month     8   80%"]);
+        assert!(!near.out.contains('b'), "{near:?}");
+        database.run(&["usage", "--month", "2026-13"]).ended(2).says(&["not a month: --month 2026-13"]);
+        database.run(&["usage", "off"]).ended(0);
+        assert_eq!(database.run(&["usage", "--json"]).ended(0).json(), used, "{engine:?}: it stays");
+    }
 }

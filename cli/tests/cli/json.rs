@@ -175,6 +175,18 @@ fn denied_json_conforms_to_the_schema() {
 }
 
 #[test]
+fn usage_json_conforms_to_the_schema() {
+    let database = Database::migrated(Engine::Sqlite);
+    database.run(&["usage", "on"]).ended(0);
+    database.run(&["take", "a", "--quota", "2/month"]).ended(0);
+    for arguments in [&["usage", "--json"][..], &["usage", "--above", "50%", "--json"]] {
+        let used = database.run(arguments).ended(0).json();
+        assert_conforms(&used, "usage");
+        assert_eq!((&used[0]["key"], &used[0]["used"]), (&"a".into(), &1.into()));
+    }
+}
+
+#[test]
 fn infinite_time_is_null_in_json() {
     let database = Database::migrated(Engine::Sqlite);
     database.run(&["take", "once", "--quota", "1 once"]).ended(0);
