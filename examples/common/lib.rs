@@ -30,6 +30,7 @@ pub mod fleet;
 pub mod http;
 #[cfg(feature = "processes")]
 pub mod processes;
+pub mod simulated;
 
 /// Opens the database whose URL is the first argument. Default: SQLite in memory.
 pub async fn open() -> anyhow::Result<Database> {
