@@ -24,7 +24,7 @@ use above::{QuotaUseJson, Share};
 /// Show the tokens that each key used in a month, or the keys that have used most of their quota
 ///
 /// Usage is recorded after `tollgate usage on`, at no cost of a request. Limiters of the Rust crate record it in the background;
-/// without one, run `tollgate usage record` once an hour or day. `--above` needs no recording.
+/// without one, run `tollgate usage record` every minute. `--above` needs no recording.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
 \x20 tollgate usage on --every 1day          # from now on, by day\n\

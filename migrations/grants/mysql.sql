@@ -87,7 +87,7 @@ grant select, insert, update, delete on token_plans to tollgate_operator;
 grant select, insert, update, delete on token_plan_limits to tollgate_operator;
 grant select, insert, update, delete on token_overrides to tollgate_operator;
 grant select, insert (mode, reason, until), update (mode, reason, until) on token_mode to tollgate_operator;
-grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days, ending), delete
+grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days, ending, recorded_to), delete
    on token_usage_recording to tollgate_operator;
 
 -- The members of the roles: those of existing roles have just gained these privileges.

@@ -111,7 +111,6 @@ grant execute on function
   tollgate.reset_bucket(text),
   tollgate.delete_bucket(text),
   tollgate.sweep(),
-  tollgate.record_usage(),
   tollgate.list_usage_v1(text, text, text, timestamptz, timestamptz, bigint),
   tollgate.clock(),
   tollgate.bucket_limits(text, numeric, numeric, text, bigint),
@@ -143,5 +142,5 @@ grant insert (id, capacity, refill_seconds, refill, plan),
       update (capacity, refill_seconds, refill, plan, provisioned)
    on tollgate.token_buckets to tollgate_operator;
 grant insert (mode, reason, until), update (mode, reason, until) on tollgate.token_mode to tollgate_operator;
-grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days, ending), delete
+grant select, insert (every_seconds, keep_days), update (every_seconds, keep_days, ending, recorded_to), delete
    on tollgate.token_usage_recording to tollgate_operator;

@@ -252,11 +252,12 @@ create table if not exists token_stats (
 -- Whether and how usage is recorded. One row: usage is recorded. No row: it is not.
 --
 --   insert into token_usage_recording (every_seconds) values (86400);
+--   update token_usage_recording set ending = true, recorded_to = null;  -- records the rest, then no more
 create table if not exists token_usage_recording (
   one           boolean not null default true primary key,
   every_seconds bigint not null default 3600 comment 'length of the periods, in UTC: an hour or a day',
   keep_days     bigint not null default 400 comment 'older periods are deleted',
-  ending        boolean not null default false comment 'true: the next round records what was used, and deletes this row',
+  ending        boolean not null default false comment 'true: this round records what was used, and deletes this row',
   period_start  datetime null
                 comment 'in UTC: the period that usage is recorded under; null: recording has yet to begin',
   recorded_to   varbinary(255) null

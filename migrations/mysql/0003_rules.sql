@@ -14,12 +14,12 @@ begin
   declare v_plan varbinary(255);
   declare v_granted, v_recorded, v_charged, v_refunded bigint;
 
-  -- A separate statement: within the insert, the query would lock the row for other sessions.
-  select max(period_start) into v_period_start from token_usage_recording;
   select substring_index(coalesce(plan, ''), x'01', 1), granted, recorded, charged, refunded
     into v_plan, v_granted, v_recorded, v_charged, v_refunded
     from token_buckets where id = p_id for update;
   if v_granted <> v_recorded or v_charged <> 0 or v_refunded <> 0 then
+    -- A separate statement: within the insert, the query would lock the row for other sessions.
+    select max(period_start) into v_period_start from token_usage_recording;
     if v_period_start is not null then
       insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
       values (p_id, v_period_start, v_plan, v_granted - v_recorded, v_charged, v_refunded)

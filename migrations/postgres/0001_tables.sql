@@ -214,10 +214,11 @@ with (fillfactor = 50);
 -- Whether and how usage is recorded. One row: usage is recorded. No row: it is not.
 --
 --   insert into tollgate.token_usage_recording (every_seconds) values (86400);
+--   update tollgate.token_usage_recording set ending = true, recorded_to = null;  -- records the rest, then no more
 create table if not exists tollgate.token_usage_recording (
   every_seconds bigint not null default 3600, -- length of the periods, in UTC: an hour or a day
   keep_days     bigint not null default 400,  -- older periods are deleted
-  ending        boolean not null default false, -- true: the next round records what was used, and deletes this row
+  ending        boolean not null default false, -- true: this round records what was used, and deletes this row
   period_start  timestamptz,                  -- the period that usage is recorded under; null: recording has yet to begin
   recorded_to   text collate "C",             -- the bucket after which the next step continues; null: no round is in progress
   one           boolean primary key default true check (one),

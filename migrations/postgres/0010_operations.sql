@@ -542,13 +542,15 @@ comment on view tollgate.token_most_denied is 'Denials of the last 24 hours, by 
 --            p_denied  denied requests of each, 1 to 10^15
 -- Result:    none
 -- Errors:    22023 arguments out of range
--- Locks:     the rows of these keys in this hour, in id order; likewise their usage; then up to 1000 old rows, skipping rows that
---            another session has locked. No decision reads these rows.
+-- Locks:     the rows of these keys in this hour, in id order; likewise their usage, unless one stays locked for 100 ms; then up to
+--            1000 old rows, skipping rows that another session has locked. No decision reads these rows.
 create or replace function tollgate.count_denials_v1(p_ids text[], p_denied bigint[]) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
+  v_lock constant text := current_setting('lock_timeout');
   v_now  constant timestamptz := to_timestamp(tollgate.clock() / 1000000000.0);
   v_hour constant timestamptz := date_trunc('hour', v_now, 'UTC');
 begin
@@ -566,15 +568,21 @@ begin
       on conflict (hour, id) do update
      set denied = least(s.denied::numeric + excluded.denied, 9223372036854775807),
          last_denied_at = greatest(s.last_denied_at, excluded.last_denied_at);
-  insert into tollgate.token_usage_records as u (id, period_start, plan, denied)
-  select d.id, r.period_start, split_part(coalesce(b.plan, ''), chr(1), 1), sum(d.denied)
-    from tollgate.token_usage_recording r
-   cross join unnest(p_ids, p_denied) d(id, denied)
-    left join tollgate.token_buckets b on b.id = d.id
-   where r.period_start is not null
-   group by d.id, r.period_start, b.plan order by d.id collate "C"
-      on conflict (id, period_start, plan) do update
-     set denied = least(u.denied::numeric + excluded.denied, 9223372036854775807);
+  begin
+    perform set_config('lock_timeout', '100ms', true);
+    insert into tollgate.token_usage_records as u (id, period_start, plan, denied)
+    select d.id, r.period_start, split_part(coalesce(b.plan, ''), chr(1), 1), sum(d.denied)
+      from tollgate.token_usage_recording r
+     cross join unnest(p_ids, p_denied) d(id, denied)
+      left join tollgate.token_buckets b on b.id = d.id
+     where r.period_start is not null
+     group by d.id, r.period_start, b.plan order by d.id collate "C"
+        on conflict (id, period_start, plan) do update
+       set denied = least(u.denied::numeric + excluded.denied, 9223372036854775807);
+  exception when lock_not_available then
+    null;  -- the denials of usage are lower bounds
+  end;
+  perform set_config('lock_timeout', v_lock, true);
   delete from tollgate.token_stats s
    using (select o.hour, o.id from tollgate.token_stats o where o.hour < v_hour - interval '48 hours'
            order by o.hour, o.id limit 1000 for update skip locked) o

@@ -1,112 +1,74 @@
--- keep_usage: trigger that records the usage of a bucket before the bucket is deleted, and before it follows another plan.
+-- keep_usage: trigger that records the usage of a bucket that was deleted, or that follows another plan from now on, under the plan
+-- that it followed. A further limit counts under its plan.
 --
 -- Errors:    none
--- Locks:     the bucket's row, which the statement locks, then the row of its usage
+-- Locks:     the bucket's row, which the statement holds, then the row of its usage
 create or replace function tollgate.keep_usage() returns trigger
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_period_start timestamptz;
 begin
-  select r.period_start into v_period_start from tollgate.token_usage_recording r;
-  if v_period_start is not null and (old.granted, old.charged, old.refunded) is distinct from (old.recorded, 0, 0) then
-    perform tollgate.add_usage(old.id, v_period_start, old.plan, old.granted - old.recorded, old.charged, old.refunded);
-  end if;
-  if tg_op = 'DELETE' then
-    return old;
-  end if;
-  new.recorded := new.recorded + old.granted - old.recorded;
-  new.charged := new.charged - old.charged;
-  new.refunded := new.refunded - old.refunded;
-  return new;
-end
-$$;
-
--- add_usage: adds to the usage of a bucket in a period.
---
--- Arguments: p_id, p_period_start, p_plan: the row; counts under the plan itself if p_plan is a further limit of it
---            p_granted, p_charged, p_refunded: tokens
--- Result:    none
--- Errors:    none
--- Locks:     the row of the usage
-create or replace function tollgate.add_usage(
-  p_id text, p_period_start timestamptz, p_plan text, p_granted bigint, p_charged bigint, p_refunded bigint)
-returns void
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
   insert into tollgate.token_usage_records as u (id, period_start, plan, granted, charged, refunded)
-  values (p_id, p_period_start, split_part(coalesce(p_plan, ''), chr(1), 1), p_granted, p_charged, p_refunded)
+  select old.id, r.period_start, split_part(coalesce(old.plan, ''), chr(1), 1), old.granted - old.recorded, old.charged,
+         old.refunded
+    from tollgate.token_usage_recording r where r.period_start is not null
       on conflict (id, period_start, plan) do update
      set granted = least(u.granted::numeric + excluded.granted, 9223372036854775807),
          charged = least(u.charged::numeric + excluded.charged, 9223372036854775807),
-         refunded = least(u.refunded::numeric + excluded.refunded, 9223372036854775807)
-$$;
-
--- Only statements that name the column plan fire it.
-create or replace trigger keep_usage before delete or update of plan on tollgate.token_buckets
-  for each row execute function tollgate.keep_usage();
-
--- record_usage_of: records the usage of some buckets, and begins to count anew.
---
--- Arguments: p_period_start  the period to record it under; null: only begins to count anew
---            p_after, p_last the buckets: all after the first id, up to the last
--- Result:    number of buckets
--- Errors:    none
--- Locks:     the buckets' rows in id order, then the rows of their usage. Leaves out buckets that another session has locked if
---            one stays locked for 100 ms: the next round records them
-create or replace function tollgate.record_usage_of(p_period_start timestamptz, p_after text, p_last text) returns bigint
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set lock_timeout = '100ms'
-as $$
-declare
-  v_ids text[];
-begin
-  begin
-    v_ids := array(
-      select b.id from tollgate.token_buckets b
-       where b.id > p_after and b.id <= p_last and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
-       order by b.id for no key update);
-  exception when lock_not_available then
-    v_ids := array(
-      select b.id from tollgate.token_buckets b
-       where b.id > p_after and b.id <= p_last and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
-       order by b.id for no key update skip locked);
-  end;
-  if p_period_start is not null then
-    perform tollgate.add_usage(b.id, p_period_start, b.plan, b.granted - b.recorded, b.charged, b.refunded)
-       from tollgate.token_buckets b where b.id = any (v_ids);
+         refunded = least(u.refunded::numeric + excluded.refunded, 9223372036854775807);
+  if tg_op = 'UPDATE' then
+    update tollgate.token_buckets b
+       set recorded = b.recorded + old.granted - old.recorded, charged = b.charged - old.charged,
+           refunded = b.refunded - old.refunded
+     where b.id = new.id;
   end if;
-  update tollgate.token_buckets b set recorded = b.granted, charged = 0, refunded = 0 where b.id = any (v_ids);
-  return cardinality(v_ids);
+  return null;
 end
 $$;
 
--- record_usage_step: records the usage of the period that has ended, in one bounded step, or deletes periods that are too old.
+-- Only statements that name the column plan fire it. After an update: a trigger before updates would lock each row once more.
+create or replace trigger keep_usage after delete or update of plan on tollgate.token_buckets
+  for each row when (old.granted <> old.recorded or old.charged <> 0 or old.refunded <> 0)
+  execute function tollgate.keep_usage();
+
+-- record_usage_v1: continues the recording of usage by one bounded step: records the usage of the period that has ended, or deletes
+-- periods that are too old.
 --
 -- Arguments: p_limit   number of buckets to read: 1 to 1000
 -- Result:    recorded  number of buckets
---            finished  whether this step reached the end. Also true if usage is not recorded, no period has ended, or another
---                      session is recording
--- Errors:    none
--- Locks:     the row of token_usage_recording, unless another session has locked it; then the rows of record_usage_of
+--            finished  whether there is nothing left to do for now. Also true if usage is not recorded, or another session is
+--                      recording
+-- Errors:    25001 the transaction has written: a step needs its own transaction
+-- Locks:     the row of token_usage_recording, unless another session has locked it; then the buckets' rows, and the rows of their
+--            usage in id order. Waits for the first bucket, 100 ms at most, while it holds no other; leaves out others that another
+--            session has locked
 --
--- The first round only begins to count. The usage of a bucket belongs to the period in which the last round ended.
-create or replace function tollgate.record_usage_step(p_limit bigint, out recorded bigint, out finished boolean)
+-- The first round only begins to count. The usage of a bucket belongs to the period in which the last round ended. The next round
+-- records a bucket that stays locked, but the first and the last round wait for it. The position contains keys, as that of sweep_v1.
+create or replace function tollgate.record_usage_v1(p_limit bigint, out recorded bigint, out finished boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set lock_timeout = '100ms'
+set debug_print_parse = off
+set debug_print_rewritten = off
+set debug_print_plan = off
 as $$
 declare
   c_limit  constant bigint := least(greatest(coalesce(p_limit, 1000), 1), 1000);
   v_now    constant timestamptz := to_timestamp(tollgate.clock() / 1000000000.0);
   r        tollgate.token_usage_recording;
   v_period timestamptz;
+  v_due    text[];           -- the buckets of this step that have usage to record
+  v_ids    text[];           -- those that it has locked
+  v_missed text collate "C"; -- the first of the others
   v_last   text collate "C";
   v_count  bigint;
 begin
+  if pg_current_xact_id_if_assigned() is not null then
+    raise exception 'tollgate: recording usage needs a transaction of its own: commit first'
+      using errcode = 'active_sql_transaction';
+  end if;
   recorded := 0;
   finished := true;
   select t.* into r from tollgate.token_usage_recording t for no key update skip locked;
@@ -124,60 +86,49 @@ begin
     finished := v_count < c_limit;
     return;
   end if;
-  select count(*), max(s.id) into v_count, v_last
-    from (select b.id from tollgate.token_buckets b where b.id > coalesce(r.recorded_to, '') order by b.id limit c_limit) s;
-  recorded := tollgate.record_usage_of(r.period_start, coalesce(r.recorded_to, ''), v_last);
-  finished := v_count < c_limit;
-  if finished and r.ending then
-    delete from tollgate.token_usage_recording;
+
+  select count(*), max(s.id), array_agg(s.id order by s.id) filter (where s.is_due) into v_count, v_last, v_due
+    from (select b.id, b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0 as is_due
+            from tollgate.token_buckets b where b.id > coalesce(r.recorded_to, '') order by b.id limit c_limit) s;
+  begin
+    perform from tollgate.token_buckets b where b.id = v_due[1] for no key update;
+    v_ids := array(
+      select b.id from tollgate.token_buckets b where b.id = any (v_due) order by b.id for no key update skip locked);
+    select min(d.id) into v_missed from unnest(v_due) d (id) where d.id <> all (v_ids);
+  exception when lock_not_available then
+    if r.period_start is null or r.ending then
+      return;
+    end if;
+    update tollgate.token_usage_recording set recorded_to = v_due[1];
+    finished := false;
     return;
+  end;
+  if r.period_start is not null then
+    insert into tollgate.token_usage_records as u (id, period_start, plan, granted, charged, refunded)
+    select b.id, r.period_start, split_part(coalesce(b.plan, ''), chr(1), 1), b.granted - b.recorded, b.charged, b.refunded
+      from tollgate.token_buckets b
+     where b.id = any (v_ids) and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
+     order by b.id
+        on conflict (id, period_start, plan) do update
+       set granted = least(u.granted::numeric + excluded.granted, 9223372036854775807),
+           charged = least(u.charged::numeric + excluded.charged, 9223372036854775807),
+           refunded = least(u.refunded::numeric + excluded.refunded, 9223372036854775807);
   end if;
-  update tollgate.token_usage_recording
-     set recorded_to = case when not finished then v_last end,
-         period_start = case when finished then v_period else r.period_start end;
-end
-$$;
-
--- record_usage_v1: continues the recording of usage by one bounded step.
---
--- Arguments, result and locks: as for record_usage_step
--- Errors:    25001 the transaction has written: a step needs its own transaction
-create or replace function tollgate.record_usage_v1(p_limit bigint, out recorded bigint, out finished boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set debug_print_parse = off
-set debug_print_rewritten = off
-set debug_print_plan = off
-as $$
-begin
-  if pg_current_xact_id_if_assigned() is not null then
-    raise exception 'tollgate: recording usage needs a transaction of its own: commit first'
-      using errcode = 'active_sql_transaction';
+  update tollgate.token_buckets b set recorded = b.granted, charged = 0, refunded = 0 where b.id = any (v_ids);
+  recorded := cardinality(v_ids);
+  finished := false;
+  if v_missed is not null then
+    -- Continues with the bucket that another session has locked.
+    update tollgate.token_usage_recording
+       set recorded_to = coalesce((select max(d.id) from unnest(v_due) d (id) where d.id < v_missed), r.recorded_to);
+  elsif v_count = c_limit then
+    update tollgate.token_usage_recording set recorded_to = v_last;
+  elsif r.ending then
+    delete from tollgate.token_usage_recording;
+    finished := true;
+  else
+    update tollgate.token_usage_recording set recorded_to = null, period_start = v_period;
   end if;
-  select s.recorded, s.finished into recorded, finished from tollgate.record_usage_step(p_limit) s;
-end
-$$;
-
--- record_usage: runs all steps, for your scheduler: select tollgate.record_usage().
---
--- Result:    number of buckets whose usage was recorded
--- Errors:    none
--- Locks:     the rows of record_usage_step, until the transaction ends; for short transactions, call record_usage_v1 step by
---            step instead
-create or replace function tollgate.record_usage() returns bigint
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  v_step  record;
-  v_total bigint := 0;
-begin
-  loop
-    select s.* into v_step from tollgate.record_usage_step(1000) s;
-    v_total := v_total + v_step.recorded;
-    exit when v_step.finished;
-  end loop;
-  return v_total;
 end
 $$;
 
@@ -222,7 +173,7 @@ comment on view tollgate.token_usage is 'Tokens that each bucket used, by period
 --            p_key     only this key, with its further limits; null: every key
 --            p_plan    only under this plan; null: under every plan, and under none
 --            p_from, p_until: only periods that start at p_from or later, and before p_until
---            p_limit   number of buckets
+--            p_limit   number of buckets to read; the last page can have up to twice as many
 -- Result:    id, plan, granted, charged, refunded, denied: as in token_usage
 -- Errors:    none
 -- Locks:     none
@@ -237,25 +188,27 @@ declare
   v_end  constant text collate "C" := p_key || chr(2);  -- ids of further limits have U+0001 behind the key
   v_last text collate "C";
 begin
-  select max(n.id) into v_last
-    from (select i.id
-            from ((select r.id from tollgate.token_usage_records r
-                    where r.id > coalesce(p_after, '') and r.id >= coalesce(p_key, '') and (v_end is null or r.id < v_end)
-                      and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or r.plan = p_plan)
-                    group by r.id order by r.id limit p_limit)
-                  union
-                  (select b.id from tollgate.token_usage_recording r cross join tollgate.token_buckets b
-                    where b.id > coalesce(p_after, '') and b.id >= coalesce(p_key, '') and (v_end is null or b.id < v_end)
-                      and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or split_part(b.plan, chr(1), 1) = p_plan)
-                      and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
-                    order by b.id limit p_limit)) i
-           order by i.id limit p_limit) n;
+  select case when count(*) = p_limit then max(n.id) end into v_last
+    from (select r.id from tollgate.token_usage_records r
+           where r.id > coalesce(p_after, '') and r.id >= coalesce(p_key, '') and (v_end is null or r.id < v_end)
+             and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or r.plan = p_plan)
+           group by r.id order by r.id limit p_limit) n;
+  -- The buckets whose usage is not recorded yet are among those up to the last of the others, if these fill the page.
+  select case when count(*) = p_limit then max(n.id) else v_last end into v_last
+    from (select b.id from tollgate.token_usage_recording r cross join tollgate.token_buckets b
+           where b.id > coalesce(p_after, '') and b.id >= coalesce(p_key, '') and (v_end is null or b.id < v_end)
+             and (v_last is null or b.id <= v_last)
+             and r.period_start >= p_from and r.period_start < p_until
+             and (p_plan is null or split_part(b.plan, chr(1), 1) = p_plan)
+             and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
+           order by b.id limit p_limit) n;
   return query
     select u.id, u.plan, least(sum(u.granted::numeric), 9223372036854775807)::bigint,
            least(sum(u.charged::numeric), 9223372036854775807)::bigint,
            least(sum(u.refunded::numeric), 9223372036854775807)::bigint, sum(u.denied)::bigint
       from tollgate.token_usage u
-     where u.id > coalesce(p_after, '') and u.id >= coalesce(p_key, '') and u.id <= v_last
+     where u.id > coalesce(p_after, '') and u.id >= coalesce(p_key, '')
+       and (v_end is null or u.id < v_end) and (v_last is null or u.id <= v_last)
        and u.period_start >= p_from and u.period_start < p_until and (p_plan is null or u.plan = p_plan)
      group by u.id, u.plan order by u.id, u.plan nulls first;
 end

@@ -253,11 +253,12 @@ create table if not exists token_stats (
 -- Whether and how usage is recorded. One row: usage is recorded. No row: it is not.
 --
 --   insert into token_usage_recording (every_seconds) values (86400);
+--   update token_usage_recording set ending = true, recorded_to = null;  -- records the rest, then no more
 create table if not exists token_usage_recording (
   one           integer primary key default 1 check (one = 1),
   every_seconds integer not null default 3600, -- length of the periods, in UTC: an hour or a day
   keep_days     integer not null default 400,  -- older periods are deleted
-  ending        integer not null default false, -- true: the next round records what was used, and deletes this row
+  ending        integer not null default false, -- true: this round records what was used, and deletes this row
   period_start  text, -- UTC: the period that usage is recorded under; null: recording has yet to begin
   recorded_to   text, -- the bucket after which the next step continues; null: no round is in progress
   constraint period_is_an_hour_or_a_day check (every_seconds in (3600, 86400)),

@@ -78,8 +78,7 @@ impl QuotaUseJson {
     fn of(level: &BucketLevel, share: Share) -> Option<Self> {
         let (quota, key) = (level.quota(), level.key());
         let used = u64::try_from(i128::from(quota.capacity()) - i128::from(level.available())).ok()?;
-        if !matches!(quota.refill(), Refill::Period(_) | Refill::Calendar) || !share.is_reached(used, quota.capacity())
-        {
+        if !matches!(quota.refill(), Refill::Period(_)) || !share.is_reached(used, quota.capacity()) {
             return None;
         }
         let percent = u128::from(used) * 100 / u128::from(quota.capacity().max(1));

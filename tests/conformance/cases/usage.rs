@@ -287,20 +287,11 @@ async fn usage_adds_up_while_buckets_are_recorded_swept_and_deleted(db: TestDb) 
             anyhow::Ok(granted)
         });
     }
-    // Another hour ends the period in each round: recorded as if it were an earlier one.
-    let period_ends = if db.engine.kind == Kind::Postgres {
-        "update tollgate.token_usage_recording set period_start = period_start - interval '1 hour' where recorded_to is null"
-    } else if db.engine.has_routines {
-        "update token_usage_recording set period_start = period_start - interval 1 hour where recorded_to is null"
-    } else {
-        "update token_usage_recording set period_start = strftime('%Y-%m-%d %H:00:00.000', period_start, '-1 hour')
-          where recorded_to is null"
-    };
     let (mut granted, mut round) = (BTreeMap::new(), 0);
     while !takers.is_empty() {
         round += 1;
         let place = round % keys.len();
-        db.pool.run(period_ends).await?;
+        db.pool.run(period_ends(db)).await?;
         let (stopped, limit) = (store.clone(), u32::try_from(1 + place)?);
         let step = tokio::spawn(async move { stopped.record_usage(limit).await.map(drop) });
         if round % 3 == 0 {
@@ -329,43 +320,76 @@ async fn locked_bucket_is_recorded_by_the_next_round(db: TestDb) -> anyhow::Resu
     let scratch = Scratch::migrated(&db).await?;
     let db = &scratch.db;
     let store = db.store();
+    let keys =
+        [db.bucket("100/d".parse()?).await?, db.bucket("100/d".parse()?).await?, db.bucket("100/d".parse()?).await?];
+    let take_each = async || {
+        for key in &keys {
+            ensure!(db.take(key).await?.is_granted());
+        }
+        anyhow::Ok(())
+    };
+    let granted = async || -> anyhow::Result<u64> {
+        Ok(store.usage(&forever(), None, 100).await?.iter().map(|usage| usage.granted).sum())
+    };
+    take_each().await?;
+    // The first round waits for each bucket: what was granted before must not count.
+    let lock_holder = Session::lock_bucket(db, &keys[1]).await?;
     store.set_usage_recording(Some(UsageRecording::new(UsagePeriod::Hour))).await?;
     record(&store, 100).await?;
-    let [locked, free] = [db.bucket("100/d".parse()?).await?, db.bucket("100/d".parse()?).await?];
-    for key in [&locked, &free] {
-        ensure!(db.take(key).await?.is_granted());
-    }
-    let ends = if db.engine.kind == Kind::Postgres {
-        "update tollgate.token_usage_recording set period_start = '2026-01-01'"
-    } else {
-        "update token_usage_recording set period_start = '2026-01-01'"
-    };
-    db.pool.run(ends).await?;
-    let lock_holder = Session::lock_bucket(db, &locked).await?;
-    assert_eq!(store.record_usage(100).await?.buckets, 1, "the free bucket");
+    assert_eq!(granted().await?, 0, "recording has yet to begin");
     lock_holder.commit().await?;
-    db.pool.run(ends).await?;
     record(&store, 100).await?;
-    // The holder of the lock has counted a token as well.
-    let sum: u64 = store.usage(&forever(), None, 100).await?.iter().map(|usage| usage.granted).sum();
-    assert_eq!(sum, 3);
+    take_each().await?;
+    assert_eq!(granted().await?, 3);
+
+    // Another round leaves the bucket out, and records the others.
+    let lock_holder = Session::lock_bucket(db, &keys[1]).await?;
+    db.pool.run(period_ends(db)).await?;
+    assert_eq!(record(&store, 2).await?, 2);
+    lock_holder.commit().await?;
+    assert_eq!(granted().await?, 4, "the holder of the lock has taken a token");
+    db.pool.run(period_ends(db)).await?;
+    assert_eq!(record(&store, 2).await?, 1);
+
+    // The last round waits as well.
+    take_each().await?;
+    let lock_holder = Session::lock_bucket(db, &keys[1]).await?;
+    store.set_usage_recording(None).await?;
+    record(&store, 2).await?;
+    lock_holder.commit().await?;
+    record(&store, 2).await?;
+    take_each().await?;
+    assert_eq!(granted().await?, 4 + 3 + 1);
     Ok(())
+}
+
+/// The statement that ends the period: what is recorded next counts as if in the hour before.
+fn period_ends(db: &TestDb) -> &'static str {
+    match db.engine.kind {
+        Kind::Postgres => {
+            "update tollgate.token_usage_recording set period_start = period_start - interval '1 hour'
+              where recorded_to is null"
+        }
+        Kind::MySql => {
+            "update token_usage_recording set period_start = period_start - interval 1 hour where recorded_to is null"
+        }
+        Kind::Sqlite => {
+            "update token_usage_recording set period_start = strftime('%Y-%m-%d %H:00:00.000', period_start, '-1 hour')
+              where recorded_to is null"
+        }
+    }
 }
 
 /// Records until the end of the buckets and of the old rows, and returns how many buckets.
 async fn record(store: &AnyStore, limit: u32) -> anyhow::Result<u64> {
     let mut buckets = 0;
-    // The round that records, then the one that finds no more to record and deletes old rows.
-    for _ in 0..2 {
-        loop {
-            let recorded = store.record_usage(limit).await?;
-            buckets += recorded.buckets;
-            if recorded.finished {
-                break;
-            }
+    loop {
+        let recorded = store.record_usage(limit).await?;
+        buckets += recorded.buckets;
+        if recorded.finished {
+            return Ok(buckets);
         }
     }
-    Ok(buckets)
 }
 
 /// Id, plan, and the tokens granted, charged and refunded, and the requests denied.

@@ -379,7 +379,7 @@ impl Operations for MySql {
             )
             .bind(period.seconds())
             .bind(i64::from(*keep_days)),
-            None => sqlx::query("update token_usage_recording set ending = true"),
+            None => sqlx::query("update token_usage_recording set ending = true, recorded_to = null"),
         };
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }

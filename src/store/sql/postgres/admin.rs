@@ -446,7 +446,7 @@ impl Operations for Postgres {
             )
             .bind(period.seconds())
             .bind(i64::from(*keep_days)),
-            None => sqlx::query("update tollgate.token_usage_recording set ending = true"),
+            None => sqlx::query("update tollgate.token_usage_recording set ending = true, recorded_to = null"),
         };
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }

@@ -272,7 +272,7 @@ impl Operations for Sqlite {
             )
             .bind(period.seconds())
             .bind(keep_days),
-            None => sqlx::query("update token_usage_recording set ending = true"),
+            None => sqlx::query("update token_usage_recording set ending = true, recorded_to = null"),
         };
         Box::pin(async move { set.execute(connection).await.map(drop) })
     }

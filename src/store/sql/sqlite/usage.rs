@@ -45,16 +45,16 @@ pub(super) async fn record(
         .fetch_one(&mut *transaction)
         .await?;
         let buckets = record_buckets(&mut transaction, period_start.as_deref(), &after, last.as_deref()).await?;
-        let finished = read < limit;
-        let next = if finished && is_ending {
+        let is_last = read < limit;
+        let next = if is_last && is_ending {
             sqlx::query("delete from token_usage_recording")
         } else {
             sqlx::query("update token_usage_recording set period_start = ?1, recorded_to = ?2")
-                .bind(if finished { Some(period) } else { period_start })
-                .bind(last.filter(|_| !finished))
+                .bind(if is_last { Some(period) } else { period_start })
+                .bind(last.filter(|_| !is_last))
         };
         next.execute(&mut *transaction).await?;
-        RecordedUsage { buckets, finished }
+        RecordedUsage { buckets, finished: is_last && is_ending }
     };
     transaction.commit().await?;
     Ok(recorded)
@@ -135,16 +135,18 @@ pub(super) async fn list(
              from token_usage_recording r cross join token_buckets b
             where b.id > ?1 and b.id >= ?2 and b.id < ?3 and r.period_start >= ?4 and r.period_start < ?5
               and (?6 is null or b.plan = ?6 or b.plan >= ?6 || char(1) and b.plan < ?6 || char(2)) and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
-         ), last(id) as materialized (
-           select max(id)
-             from (select * from (select distinct id from recorded order by id limit ?7)
-                   union select * from (select id from unrecorded order by id limit ?7)
-                   order by 1 limit ?7)
+         ), recorded_page(last, read) as materialized (
+           select max(id), count(*) from (select distinct id from recorded order by id limit ?7)
+         ), page(last) as materialized (
+           -- The buckets whose usage is not recorded yet are among those up to the last of the others, if these fill the page.
+           select iif(count(*) = ?7, max(id), (select iif(read = ?7, last, ?3) from recorded_page))
+             from (select id from unrecorded
+                    where id <= (select iif(read = ?7, last, ?3) from recorded_page) order by id limit ?7)
          )
          select id, nullif(plan, ''), sum(granted), sum(charged), sum(refunded), sum(denied)
-           from (select id, plan, granted, charged, refunded, denied from recorded where id <= (select id from last)
+           from (select id, plan, granted, charged, refunded, denied from recorded where id <= (select last from page)
                  union all
-                 select id, plan, granted, charged, refunded, 0 from unrecorded where id <= (select id from last))
+                 select id, plan, granted, charged, refunded, 0 from unrecorded where id <= (select last from page))
           group by id, plan order by id, plan",
     )
     .bind(after.map_or("", Key::as_str))
