@@ -160,7 +160,7 @@ pub(crate) enum UsageOutputJson {
 trait Row: Serialize {
     /// The header of comma-separated values.
     const CSV: &'static [&'static str];
-    /// What there is instead of rows.
+    /// The message if there are no rows.
     const NONE: &'static str;
 
     fn table(rows: &[Self]) -> String

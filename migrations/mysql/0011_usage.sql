@@ -193,7 +193,7 @@ end;
 --   denied        requests; the true number can be higher
 --   id_bytes, plan_bytes: in UTF-8, with every session character set
 --
--- Usage is up to date. A token is counted under the period in which the background task last recorded the bucket's usage: in the
+-- Usage is up to date. A token is counted under the period in which the background task last recorded the bucket's usage. In the
 -- first minute of a period, tokens can still be counted under the period before.
 create or replace sql security definer view token_usage as
 select convert(u.id using utf8mb4) as id, convert(substring_index(u.id, x'01', 1) using utf8mb4) as `key`,

@@ -146,7 +146,7 @@ $$;
 --   used          granted + charged - refunded
 --   denied        requests; the true number can be higher
 --
--- Usage is up to date. A token is counted under the period in which the background task last recorded the bucket's usage: in the
+-- Usage is up to date. A token is counted under the period in which the background task last recorded the bucket's usage. In the
 -- first minute of a period, tokens can still be counted under the period before.
 create or replace view tollgate.token_usage as
 select u.id, split_part(u.id, chr(1), 1) as key, nullif(split_part(u.id, chr(1), 2), '') as limit_name,

@@ -43,7 +43,7 @@ end;
 --   used          granted + charged - refunded
 --   denied        requests; the true number can be higher
 --
--- Usage is up to date. A token is counted under the period in which the background task last recorded the bucket's usage: in the
+-- Usage is up to date. A token is counted under the period in which the background task last recorded the bucket's usage. In the
 -- first minute of a period, tokens can still be counted under the period before.
 drop view if exists token_usage;
 create view token_usage as

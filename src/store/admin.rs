@@ -248,7 +248,7 @@ pub trait Admin: Store {
 
     /// Records from now on which tokens each bucket uses, by hour or day, for invoices and reports. `None`: the next call of
     /// [`Maintenance::record_usage`](crate::store::Maintenance::record_usage) records what was used so far, and then records no more.
-    /// What was recorded stays. Default: usage is not recorded.
+    /// Recorded usage stays. Default: usage is not recorded.
     ///
     /// Decisions cost what they cost without it. Limiters record in a background task, within a minute after each period has
     /// ended. Without a running limiter, call [`Maintenance::record_usage`](crate::store::Maintenance::record_usage), or the SQL
@@ -260,7 +260,7 @@ pub trait Admin: Store {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of days is not valid, the store is in memory or a Citus cluster, the store is unreachable, or
+    /// Returns an error if the number of days is invalid, the store is in memory or a Citus cluster, the store is unreachable, or
     /// the role may not change it.
     fn set_usage_recording(
         &self,

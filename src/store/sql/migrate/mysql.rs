@@ -122,8 +122,8 @@ async fn same_definer(connection: &mut MySqlConnection) -> Result<(), Error> {
     ))))
 }
 
-/// Makes room for calendar periods and for usage in tables of a schema before the first release: more and wider columns, and none
-/// of the checks that refuse a calendar period. The routines check the same bounds.
+/// Makes room for calendar periods and for usage in tables of a schema before the first release: more and wider columns. Drops
+/// the checks that refuse a calendar period. The routines check the same bounds.
 async fn widen(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     // Each statement commits by itself, so a run that was stopped continues here.
     let is_outdated = "select exists (select 1 from information_schema.table_constraints

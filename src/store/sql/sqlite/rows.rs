@@ -155,10 +155,10 @@ pub(super) fn push_adjusted_state(states: &mut Array, key: &Key, row: &BucketRow
     states.push_row(&[id, anchor, full_at, granted, max_granted_wait, end, recorded, charged, refunded]);
 }
 
-/// What adjustments add to the columns of usage.
+/// The tokens that adjustments add to the columns of usage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UsageChange {
-    /// What they added to `granted`: no request took these tokens.
+    /// The part that they added to `granted`: no request took these tokens.
     pub(super) recorded: i64,
     pub(super) charged: i64,
     pub(super) refunded: i64,
