@@ -342,9 +342,12 @@ begin
 
   call token_begin(false, v_owns_transaction);
 
-  call token_keep_usage(cast(p_id as binary));
-  delete from token_buckets where id = cast(p_id as binary);
-  set v_found = row_count() > 0;
+  -- Deletes no bucket that a request creates after this: its usage would be lost.
+  set v_found = exists (select 1 from token_buckets where id = cast(p_id as binary) for update);
+  if v_found then
+    call token_keep_usage(cast(p_id as binary));
+    delete from token_buckets where id = cast(p_id as binary);
+  end if;
   set v_found = v_found or exists (select 1 from token_windows where id = cast(p_id as binary) and granted > 0);
   delete from token_windows where id = cast(p_id as binary);
 
