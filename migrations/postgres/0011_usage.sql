@@ -18,7 +18,7 @@ begin
          refunded = least(u.refunded::numeric + excluded.refunded, 9223372036854775807);
   if tg_op = 'UPDATE' then
     update tollgate.token_buckets b
-       set recorded = b.recorded + old.granted - old.recorded, charged = b.charged - old.charged,
+       set recorded = b.recorded - old.recorded + old.granted, charged = b.charged - old.charged,
            refunded = b.refunded - old.refunded
      where b.id = new.id;
   end if;

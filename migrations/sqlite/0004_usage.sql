@@ -25,7 +25,7 @@ when old.plan is not new.plan and (old.granted <> old.recorded or old.charged <>
          charged = min(charged, 9223372036854775807 - excluded.charged) + excluded.charged,
          refunded = min(refunded, 9223372036854775807 - excluded.refunded) + excluded.refunded;
   update token_buckets
-     set recorded = recorded + old.granted - old.recorded, charged = charged - old.charged, refunded = refunded - old.refunded
+     set recorded = recorded - old.recorded + old.granted, charged = charged - old.charged, refunded = refunded - old.refunded
    where id = new.id;
 end;
 

@@ -203,7 +203,7 @@ impl BucketRow {
         self.plan = None;
         if self.over.is_some() {
             self.own_quota = quota;
-        } else {
+        } else if self.own_quota != quota {
             self.follow(Some(quota), None, now);
         }
     }
@@ -260,12 +260,11 @@ impl BucketRow {
             return false;
         }
         let limits = self.limits();
-        if now < limits.period_end {
-            return self.bucket.full_at <= limits.clock(self.bucket.anchor, now);
-        }
-        let mut row = self.clone();
-        let limits = row.settle(now);
-        row.bucket.full_at <= limits.clock(row.bucket.anchor, now)
+        // After the end of a calendar period, the clock does not know how long the next one lasts: debt in it counts for a period
+        // more.
+        let has_debt = limits.period_end != NEVER_NS && self.bucket.full_at > limits.step_ticks;
+        let more = if has_debt { limits.step_ticks } else { 0 };
+        self.bucket.full_at + more <= limits.clock(self.bucket.anchor, now)
     }
 
     /// Converts the bucket to the quota of an override. Without an override, to the requested quota, if there is one.
