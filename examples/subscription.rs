@@ -63,7 +63,7 @@ async fn two_months<S: Admin + Maintenance + Clone + 'static>(clock: &Simulated,
     }
     store.set_usage_recording(Some(UsageRecording::new(UsagePeriod::Day))).await?;
 
-    // What the requests were granted, by month and plan, to compare.
+    // The tokens that requests were granted, by month and plan, to compare.
     let mut granted: BTreeMap<(u32, String), u64> = BTreeMap::new();
     for day in 0..61 {
         let now = november + TimeDelta::days(day);

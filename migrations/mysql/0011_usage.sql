@@ -8,7 +8,7 @@
 --                        recording
 -- Errors:    1205 the first bucket stayed locked
 -- Locks:     the row of token_usage_recording, unless another session has locked it; then the buckets' rows, each followed by the
---            row of its usage. Waits for the first bucket while it holds no other; leaves out others that another session has locked
+--            row of its usage. Waits for the first bucket while it holds no other; leaves out others that are locked
 --
 -- The first round only begins to count. The usage of a bucket belongs to the period in which the last round ended. The next round
 -- records a bucket that stays locked, but the first and the last round wait for it.
@@ -209,8 +209,9 @@ select convert(u.id using utf8mb4) as id, convert(substring_index(u.id, x'01', 1
                cast(r.charged as decimal(20, 0)) as charged, cast(r.refunded as decimal(20, 0)) as refunded, r.denied
           from token_usage_records r
         union all
-        select b.id, substring_index(coalesce(b.plan, ''), x'01', 1), r.period_start, cast(b.granted - b.recorded as decimal(20, 0)),
-               cast(b.charged as decimal(20, 0)), cast(b.refunded as decimal(20, 0)), 0
+        select b.id, substring_index(coalesce(b.plan, ''), x'01', 1), r.period_start,
+               cast(b.granted - b.recorded as decimal(20, 0)), cast(b.charged as decimal(20, 0)),
+               cast(b.refunded as decimal(20, 0)), 0
           from token_usage_recording r
          cross join token_buckets b
          where r.period_start is not null and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)) u
@@ -269,11 +270,12 @@ begin
            where r.id > v_after and r.id >= v_key and r.id < v_end and r.id <= v_last
              and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or r.plan = p_plan)
           union all
-          select b.id, substring_index(coalesce(b.plan, ''), x'01', 1), cast(b.granted - b.recorded as decimal(20, 0)), cast(b.charged as decimal(20, 0)),
-                 cast(b.refunded as decimal(20, 0)), 0
+          select b.id, substring_index(coalesce(b.plan, ''), x'01', 1), cast(b.granted - b.recorded as decimal(20, 0)),
+                 cast(b.charged as decimal(20, 0)), cast(b.refunded as decimal(20, 0)), 0
             from token_usage_recording r cross join token_buckets b
            where b.id > v_after and b.id >= v_key and b.id < v_end and b.id <= v_last
-             and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or substring_index(b.plan, x'01', 1) = p_plan)
+             and r.period_start >= p_from and r.period_start < p_until
+             and (p_plan is null or substring_index(b.plan, x'01', 1) = p_plan)
              and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)) u
    group by u.id, u.plan order by u.id, u.plan;
   set sql_big_selects = v_sql_big_selects;

@@ -542,7 +542,7 @@ comment on view tollgate.token_most_denied is 'Denials of the last 24 hours, by 
 --            p_denied  denied requests of each, 1 to 10^15
 -- Result:    none
 -- Errors:    22023 arguments out of range
--- Locks:     the rows of these keys in this hour, in id order; likewise their usage, unless one stays locked for 100 ms; then up to
+-- Locks:     the rows of these keys in this hour, in id order; likewise their usage, unless one stays locked for 100 ms. Then up to
 --            1000 old rows, skipping rows that another session has locked. No decision reads these rows.
 create or replace function tollgate.count_denials_v1(p_ids text[], p_denied bigint[]) returns void
 language plpgsql volatile security definer

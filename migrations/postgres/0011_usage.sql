@@ -44,7 +44,8 @@ create or replace trigger keep_usage after delete or update of plan on tollgate.
 --            session has locked
 --
 -- The first round only begins to count. The usage of a bucket belongs to the period in which the last round ended. The next round
--- records a bucket that stays locked, but the first and the last round wait for it. The position contains keys, as that of sweep_v1.
+-- records a bucket that stays locked, but the first and the last round wait for it. The position contains keys, like that of
+-- sweep_v1.
 create or replace function tollgate.record_usage_v1(p_limit bigint, out recorded bigint, out finished boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -159,8 +160,8 @@ select u.id, split_part(u.id, chr(1), 1) as key, nullif(split_part(u.id, chr(1),
   from (select r.id, r.plan, r.period_start, r.granted::numeric, r.charged::numeric, r.refunded::numeric, r.denied
           from tollgate.token_usage_records r
         union all
-        select b.id, split_part(coalesce(b.plan, ''), chr(1), 1), r.period_start, (b.granted - b.recorded)::numeric, b.charged::numeric,
-               b.refunded::numeric, 0
+        select b.id, split_part(coalesce(b.plan, ''), chr(1), 1), r.period_start, (b.granted - b.recorded)::numeric,
+               b.charged::numeric, b.refunded::numeric, 0
           from tollgate.token_usage_recording r cross join tollgate.token_buckets b
          where r.period_start is not null and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)) u
  group by u.id, u.plan, u.period_start;

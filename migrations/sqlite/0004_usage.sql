@@ -3,7 +3,8 @@ drop trigger if exists token_bucket_ends;
 create trigger token_bucket_ends before delete on token_buckets
 when old.granted <> old.recorded or old.charged <> 0 or old.refunded <> 0 begin
   insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
-  select old.id, period_start, coalesce(substr(old.plan, 1, instr(old.plan || char(1), char(1)) - 1), ''), old.granted - old.recorded, old.charged, old.refunded
+  select old.id, period_start, coalesce(substr(old.plan, 1, instr(old.plan || char(1), char(1)) - 1), ''),
+         old.granted - old.recorded, old.charged, old.refunded
     from token_usage_recording
    where period_start is not null
       on conflict (id, period_start, plan) do update
@@ -17,7 +18,8 @@ drop trigger if exists token_bucket_follows_another_plan;
 create trigger token_bucket_follows_another_plan after update of plan on token_buckets
 when old.plan is not new.plan and (old.granted <> old.recorded or old.charged <> 0 or old.refunded <> 0) begin
   insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
-  select old.id, period_start, coalesce(substr(old.plan, 1, instr(old.plan || char(1), char(1)) - 1), ''), old.granted - old.recorded, old.charged, old.refunded
+  select old.id, period_start, coalesce(substr(old.plan, 1, instr(old.plan || char(1), char(1)) - 1), ''),
+         old.granted - old.recorded, old.charged, old.refunded
     from token_usage_recording
    where period_start is not null
       on conflict (id, period_start, plan) do update
@@ -53,7 +55,8 @@ select id, iif(instr(id, char(1)) > 1, substr(id, 1, instr(id, char(1)) - 1), id
        sum(granted) + sum(charged) - sum(refunded) as used, sum(denied) as denied
   from (select id, plan, period_start, granted, charged, refunded, denied from token_usage_records
         union all
-        select b.id, coalesce(substr(b.plan, 1, instr(b.plan || char(1), char(1)) - 1), ''), r.period_start, b.granted - b.recorded, b.charged, b.refunded, 0
+        select b.id, coalesce(substr(b.plan, 1, instr(b.plan || char(1), char(1)) - 1), ''), r.period_start,
+               b.granted - b.recorded, b.charged, b.refunded, 0
           from token_usage_recording r cross join token_buckets b
          where r.period_start is not null and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0))
  group by id, plan, period_start;

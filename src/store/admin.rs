@@ -251,8 +251,7 @@ pub trait Admin: Store {
     /// Recorded usage stays. Default: usage is not recorded.
     ///
     /// Decisions cost what they cost without it. Limiters record in a background task, within a minute after each period has
-    /// ended. Without a running limiter, call [`Maintenance::record_usage`](crate::store::Maintenance::record_usage), or the SQL
-    /// routine `record_usage`, by a scheduler.
+    /// ended. Without a running limiter, run `tollgate usage record` by a scheduler.
     ///
     /// Not recorded: sliding windows, requests in the mode [`Off`](Mode::Off), and what a request in the mode
     /// [`Shadow`](Mode::Shadow) took beyond the limit, because these take no tokens from a bucket. On MySQL and MariaDB, the tokens
