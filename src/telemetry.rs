@@ -88,7 +88,6 @@ const CALL_REQUESTS: &str = "tollgate_store_call_requests";
 const RETRIES: &str = "tollgate_store_retries_total";
 const SWEEPS: &str = "tollgate_sweeps_total";
 const SWEPT: &str = "tollgate_swept_total";
-const RECORDED: &str = "tollgate_usage_recorded_total";
 pub(crate) const QUEUE: &str = "tollgate_queue_length";
 pub(crate) const WAITERS: &str = "tollgate_waiters";
 pub(crate) const LEASED: &str = "tollgate_leased_tokens";
@@ -106,7 +105,6 @@ fn describe() {
     describe_counter!(REFUND_ERRORS, "Failed refunds of layers, by error");
     describe_counter!(SWEEPS, "Sweep steps, by outcome");
     describe_counter!(SWEPT, "Rows that sweeps deleted");
-    describe_counter!(RECORDED, "Buckets whose usage was recorded");
     describe_gauge!(QUEUE, "Requests of this process that wait for the next call of the store");
     describe_gauge!(WAITERS, "Callers of this process that wait for their tokens");
     describe_gauge!(LEASED, "Leased tokens that this process has not used");

@@ -548,6 +548,7 @@ create or replace function tollgate.count_denials_v1(p_ids text[], p_denied bigi
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
   v_lock constant text := current_setting('lock_timeout');

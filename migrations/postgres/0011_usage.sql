@@ -50,6 +50,7 @@ create or replace function tollgate.record_usage_v1(p_limit bigint, out recorded
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set lock_timeout = '100ms'
 set debug_print_parse = off
 set debug_print_rewritten = off
@@ -184,6 +185,7 @@ returns table (id text, plan text, granted bigint, charged bigint, refunded bigi
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 declare
   v_end  constant text collate "C" := p_key || chr(2);  -- ids of further limits have U+0001 behind the key

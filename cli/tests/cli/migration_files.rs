@@ -273,8 +273,8 @@ fn partially_written_file_is_removed() {
     database.run(&print).ended(0);
     let all = list(&database);
     std::fs::remove_dir_all(database.directory.join("migrations")).expect("it is there");
-    // Limits files to 17 or 34 kB, like a full disk: take_batch is larger than all files before it.
-    let script = format!("trap '' XFSZ; ulimit -f 34; exec \"$0\" {}", print.join(" "));
+    // Limits files to 19 or 38 kB, like a full disk: rules and requests are larger than all files before them.
+    let script = format!("trap '' XFSZ; ulimit -f 38; exec \"$0\" {}", print.join(" "));
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")]).env("DATABASE_URL", &database.url);
     let output = command.current_dir(&database.directory).output().expect("it starts");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::SqlStore;
-use super::dialect::{Dialect, Operation, PageStart, RowResult};
+use super::dialect::{Dialect, Operation, PageStart, RecordingColumns, RowResult, UsageColumns};
 use super::instant::Instant;
 use super::plans::limit_name;
 use crate::admin::{
@@ -383,12 +383,6 @@ pub(super) fn mode_setting((mode, reason, until): ModeColumns) -> Result<Option<
 pub(super) fn mode(row: Option<Result<ModeColumns, sqlx::Error>>) -> Result<ModeSetting, sqlx::Error> {
     Ok(row.transpose()?.map(mode_setting).transpose()?.flatten().unwrap_or_default())
 }
-
-/// Seconds of a period, days for which periods are kept.
-pub(super) type RecordingColumns = (i64, i64);
-
-/// Id, plan, granted, charged, refunded, denied.
-pub(super) type UsageColumns = (String, Option<String>, i64, i64, i64, i64);
 
 fn recording((seconds, days): RecordingColumns) -> Result<UsageRecording, sqlx::Error> {
     let period = UsagePeriod::of_seconds(seconds).ok_or_else(|| strange("period", &seconds.to_string()))?;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use sqlx::error::DatabaseError;
 use sqlx::{Connection, Database, SqlStr};
 
-use super::admin::{RecordingColumns, UsageColumns};
 use super::call::{AdjustedColumns, Counting, SqlRequest};
 use super::retry::{CommitClaim, ErrorClass};
 use super::settings::{Durability, Isolation};
@@ -177,6 +176,14 @@ pub struct PageStart {
 /// The name of a plan's limit, and the name of the cost that the limit counts.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
 pub type LimitNames = (Option<String>, Option<String>);
+
+/// How usage is recorded: seconds of a period, days for which periods are kept.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type RecordingColumns = (i64, i64);
+
+/// The usage of a bucket: id, plan, granted, charged, refunded, denied.
+#[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]
+pub type UsageColumns = (String, Option<String>, i64, i64, i64, i64);
 
 /// A conversation on a connection that the caller lends.
 #[allow(unreachable_pub, reason = "the signatures of a sealed trait name it")]

@@ -5,11 +5,12 @@ use sqlx::query::QueryScalar;
 use sqlx::{Decode, Row};
 
 use super::super::admin::{
-    self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns,
-    RecordingColumns, UsageColumns, WindowCounts,
+    self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns, WindowCounts,
 };
 use super::super::answers;
-use super::super::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use super::super::dialect::{
+    LimitNames, OperationFuture, Operations, PageStart, RecordingColumns, RowResult, ThrottleOutcome, UsageColumns,
+};
 use super::super::instant::Instant;
 use super::json::hex;
 use super::{TransactionOwner, bytes, refill};

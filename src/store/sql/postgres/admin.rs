@@ -9,10 +9,12 @@ use sqlx::postgres::{PgConnection, Postgres};
 
 use super::super::admin::{
     self, DenialColumns, ExplanationColumns, KeyedOverrideColumns, LevelColumns, ModeColumns, PlanColumns,
-    RecordingColumns, UsageColumns, WindowCounts, WindowLevelColumns,
+    WindowCounts, WindowLevelColumns,
 };
 use super::super::answers;
-use super::super::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use super::super::dialect::{
+    LimitNames, OperationFuture, Operations, PageStart, RecordingColumns, RowResult, ThrottleOutcome, UsageColumns,
+};
 use super::super::instant::Instant;
 use super::{LockTimeout, refill};
 use crate::admin::{

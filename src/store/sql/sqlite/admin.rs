@@ -13,8 +13,9 @@ use crate::model::bucket::ThrottleLevel;
 use crate::model::decide;
 use crate::model::decide::{BucketRow, KeySettings};
 use crate::model::{Key, Limits, Quota, Rule, WindowLevel};
-use crate::store::sql::admin::{RecordingColumns, UsageColumns};
-use crate::store::sql::dialect::{LimitNames, OperationFuture, Operations, PageStart, RowResult, ThrottleOutcome};
+use crate::store::sql::dialect::{
+    LimitNames, OperationFuture, Operations, PageStart, RecordingColumns, RowResult, ThrottleOutcome, UsageColumns,
+};
 
 impl Operations for Sqlite {
     type CallContext = HostClock;

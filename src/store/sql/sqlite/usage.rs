@@ -8,7 +8,7 @@ use super::HostClock;
 use super::rules::timestamp;
 use crate::admin::{RecordedUsage, UsageFilter};
 use crate::model::Key;
-use crate::store::sql::admin::UsageColumns;
+use crate::store::sql::dialect::UsageColumns;
 
 /// Records the usage of the period that has ended, in one step that reads `limit` buckets, or deletes periods that are too old.
 ///
