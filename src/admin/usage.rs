@@ -70,9 +70,7 @@ impl UsagePeriod {
 /// Selects usage for [`Admin::usage`](crate::Admin::usage): the periods that start within a time, and of these one key or plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageFilter {
-    #[cfg_attr(not(feature = "_sql"), expect(dead_code, reason = "only databases record usage"))]
     pub(crate) from: DateTime<Utc>,
-    #[cfg_attr(not(feature = "_sql"), expect(dead_code, reason = "only databases record usage"))]
     pub(crate) until: DateTime<Utc>,
     pub(crate) key: Option<Key>,
     pub(crate) plan: Option<Key>,

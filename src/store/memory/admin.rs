@@ -181,7 +181,7 @@ impl<C: Clock> Admin for MemoryStore<C> {
     }
 
     async fn set_usage_recording(&self, recording: Option<UsageRecording>) -> Result<(), AdminError> {
-        if recording.is_some() { Err(AdminError::NoUsage) } else { Ok(()) }
+        if recording.map(UsageRecording::checked).transpose()?.is_some() { Err(AdminError::NoUsage) } else { Ok(()) }
     }
 
     async fn usage_recording(&self) -> Result<Option<UsageRecording>, Error> {

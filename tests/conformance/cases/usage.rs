@@ -182,7 +182,9 @@ async fn usage_of_every_random_history_adds_up(db: TestDb) -> anyhow::Result<()>
                     }
                 }
             }
-            11 => drop(store.record_usage(2).await?),
+            11 => {
+                store.record_usage(2).await?;
+            }
             12 => drop(record(&store, random.u32(1..5)).await?),
             _ => {
                 now += random.i64(0..3 * HOUR);

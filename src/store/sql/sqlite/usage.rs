@@ -20,8 +20,7 @@ pub(super) async fn record(
 ) -> Result<RecordedUsage, sqlx::Error> {
     let select = "select every_seconds, keep_days, ending, period_start, recorded_to from token_usage_recording";
     // Without a transaction first: most calls find that no period has ended.
-    let mut recording: Option<(i64, i64, bool, Option<String>, Option<String>)> =
-        sqlx::query_as(select).fetch_optional(&mut *connection).await?;
+    let mut recording: Option<RecordingRow> = sqlx::query_as(select).fetch_optional(&mut *connection).await?;
     if recording.is_none() {
         return Ok(RecordedUsage::default());
     }
@@ -59,6 +58,9 @@ pub(super) async fn record(
     transaction.commit().await?;
     Ok(recorded)
 }
+
+/// Seconds of a period, days for which periods are kept, whether this is the last round, the period, and the last bucket recorded.
+type RecordingRow = (i64, i64, bool, Option<String>, Option<String>);
 
 /// Records the usage of the buckets after one id and up to another, and begins to count anew. Without a period, only begins to count.
 async fn record_buckets(
