@@ -114,6 +114,7 @@ grant execute on function
   tollgate.list_usage_v1(text, text, text, timestamptz, timestamptz, bigint),
   tollgate.clock(),
   tollgate.bucket_limits(text, numeric, numeric, text, bigint),
+  tollgate.has_units_of(bigint, bigint, bigint, bigint, bigint, numeric, numeric, text),
   tollgate.period_bounds(text, bigint),
   tollgate.local_instant(timestamp without time zone, text),
   tollgate.in_force(timestamptz, bigint),

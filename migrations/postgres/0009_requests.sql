@@ -1,3 +1,14 @@
+-- has_units_of(burst, step_ns, step_ticks, token_ticks and anchor of a bucket, limits) -> whether the limits have these units. A
+-- function, because Citus does not plan a subquery in the condition of a join.
+create or replace function tollgate.has_units_of(
+  p_burst bigint, p_step_ns bigint, p_step_ticks bigint, p_token_ticks bigint, p_anchor bigint,
+  p_capacity numeric, p_refill_seconds numeric, p_refill text) returns boolean
+language sql stable
+as $$
+  select (t.burst, t.step_ns, t.step_ticks, t.token_ticks) = (p_burst, p_step_ns, p_step_ticks, p_token_ticks)
+    from tollgate.bucket_limits('', p_capacity, p_refill_seconds, p_refill, p_anchor) t
+$$;
+
 -- token_bucket_levels: the state of each bucket in tokens and timestamps, as of now. Reads only; locks nothing.
 --
 --   capacity, refill_seconds, refill: the limits that the last request used
@@ -46,9 +57,8 @@ select b.id, b.burst / nullif(b.token_ticks, 0) as capacity,
                              and (o.refill <> 'continuous'
                                   or ceil(o.refill_seconds * 1000000000 / greatest(o.capacity, 1)) * o.capacity
                                      <= least(o.refill_seconds * 1001000000, 3155760000000000000)))
-                then (select (t.burst, t.step_ns, t.step_ticks, t.token_ticks) = (b.burst, b.step_ns, b.step_ticks, b.token_ticks)
-                        from tollgate.bucket_limits('override of ' || quote_literal(o.id), o.capacity, o.refill_seconds, o.refill,
-                                                    b.anchor) t)
+                then tollgate.has_units_of(b.burst, b.step_ns, b.step_ticks, b.token_ticks, b.anchor, o.capacity, o.refill_seconds,
+                                           o.refill)
                 when o.refill like 'calendar %' then (o.capacity, 1) = (b.burst, b.token_ticks) end
  cross join lateral (
    select case when b.burst between 1 and 4611686018427387903 and b.token_ticks >= 1
