@@ -336,7 +336,7 @@ impl<S: Store> Limiter<S> {
             }
         }
         if let Some(usage) = &self.usage {
-            usage.check(&self.stack);
+            usage.schedule(&self.stack);
         }
         if let (Some(denials), Ok(decision)) = (&self.denials, answer) {
             for place in decision.denying_limits() {
