@@ -12,7 +12,7 @@ use std::time::Duration;
 use chrono::DateTime;
 use tollgate::{
     Adjusted, Adjustment, Admin, Error, Key, Limiter, MemoryStore, Mode, Quota, Receipt, Rule, Store, Take, TakeError,
-    admin::{Filter, Origin, Override, SweepResult},
+    admin::{Filter, Origin, Override, RecordedUsage, SweepResult},
     clock::{Clock, ManualClock, ProcessClock, SystemClock},
     model::Outcome,
     store::{Maintenance, MaintenanceFuture, TestStore},
@@ -322,6 +322,51 @@ async fn sweeps_with_little_to_delete_use_two_percent_of_time() -> anyhow::Resul
         }
         let sweeps = sweeps.load(Ordering::SeqCst);
         assert!(expected.contains(&sweeps), "{sweeps} sweeps that found {found:?} rows each");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiter_records_usage_once_a_minute_while_requests_come() -> anyhow::Result<()> {
+    /// A store with three steps to record each time.
+    struct Recording(MemoryStore, Arc<AtomicU64>);
+
+    impl TestStore for Recording {
+        async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+            self.0.take(takes).await
+        }
+
+        async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+            self.0.adjust(adjustments).await
+        }
+
+        fn maintenance(&self) -> Option<&dyn Maintenance> {
+            Some(self)
+        }
+    }
+
+    impl Maintenance for Recording {
+        fn record_usage(&self, _: u32) -> MaintenanceFuture<'_, RecordedUsage> {
+            let mut recorded = RecordedUsage::default();
+            recorded.finished = self.1.fetch_add(1, Ordering::SeqCst) % 3 == 2;
+            Box::pin(async { Ok(recorded) })
+        }
+    }
+
+    for (records, expected) in [(true, [0, 3, 3, 6]), (false, [0; 4])] {
+        let steps = Arc::new(AtomicU64::new(0));
+        let builder = Limiter::builder(Recording(MemoryStore::new(), Arc::clone(&steps)));
+        let limiter = if records { builder } else { builder.without_sweep() }.build("1000/s")?;
+        let mut counted = Vec::new();
+        // After 59 s, 61 s, ten minutes without a request, and a minute after the next one.
+        for (is_request, seconds) in [(true, 59), (true, 2), (false, 600), (true, 61)] {
+            if is_request {
+                assert!(limiter.allow("a").await?.is_granted());
+            }
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            counted.push(steps.load(Ordering::SeqCst));
+        }
+        assert_eq!(counted, expected);
     }
     Ok(())
 }
