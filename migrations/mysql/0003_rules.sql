@@ -12,19 +12,20 @@ sql security definer
 begin
   declare v_period_start datetime;
   declare v_plan varbinary(255);
-  declare v_granted, v_recorded, v_charged, v_refunded bigint;
+  declare v_granted, v_charged, v_refunded bigint;
 
-  select substring_index(coalesce(plan, ''), x'01', 1), granted, recorded, charged, refunded
-    into v_plan, v_granted, v_recorded, v_charged, v_refunded
+  select substring_index(coalesce(plan, ''), x'01', 1),
+         least(cast(granted as decimal(65, 0)) - recorded, 9223372036854775807), charged, refunded
+    into v_plan, v_granted, v_charged, v_refunded
     from token_buckets where id = p_id for update;
-  if v_granted <> v_recorded or v_charged <> 0 or v_refunded <> 0 then
+  if v_granted <> 0 or v_charged <> 0 or v_refunded <> 0 then
     -- A separate statement: within the insert, the query would lock the row for other sessions.
     select max(period_start) into v_period_start from token_usage_recording;
     if v_period_start is not null then
       insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
-      values (p_id, v_period_start, v_plan, v_granted - v_recorded, v_charged, v_refunded)
+      values (p_id, v_period_start, v_plan, v_granted, v_charged, v_refunded)
           on duplicate key update
-             granted = least(cast(granted as decimal(65, 0)) + v_granted - v_recorded, 9223372036854775807),
+             granted = least(cast(granted as decimal(65, 0)) + v_granted, 9223372036854775807),
              charged = least(cast(charged as decimal(65, 0)) + v_charged, 9223372036854775807),
              refunded = least(cast(refunded as decimal(65, 0)) + v_refunded, 9223372036854775807);
     end if;

@@ -308,7 +308,8 @@ begin
   call token_clock(v_now);
   update token_buckets
      set full_at = (least(v_now, period_end) - anchor) div step_ns * step_ticks, max_granted_wait = 0,
-         recorded = recorded - granted + least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_counted),
+         recorded = greatest(cast(recorded as decimal(65, 0)) - granted, -c_max_counted)
+                    + least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_counted),
          granted = least(cast(granted as decimal(65, 0)) + burst div token_ticks, c_max_counted)
    where id = cast(p_id as binary);
   set v_found = row_count() > 0;

@@ -210,7 +210,7 @@ select convert(u.id using utf8mb4) as id, convert(substring_index(u.id, x'01', 1
           from token_usage_records r
         union all
         select b.id, substring_index(coalesce(b.plan, ''), x'01', 1), r.period_start,
-               cast(b.granted - b.recorded as decimal(20, 0)), cast(b.charged as decimal(20, 0)),
+               cast(b.granted as decimal(20, 0)) - b.recorded, cast(b.charged as decimal(20, 0)),
                cast(b.refunded as decimal(20, 0)), 0
           from token_usage_recording r
          cross join token_buckets b
@@ -270,7 +270,7 @@ begin
            where r.id > v_after and r.id >= v_key and r.id < v_end and r.id <= v_last
              and r.period_start >= p_from and r.period_start < p_until and (p_plan is null or r.plan = p_plan)
           union all
-          select b.id, substring_index(coalesce(b.plan, ''), x'01', 1), cast(b.granted - b.recorded as decimal(20, 0)),
+          select b.id, substring_index(coalesce(b.plan, ''), x'01', 1), cast(b.granted as decimal(20, 0)) - b.recorded,
                  cast(b.charged as decimal(20, 0)), cast(b.refunded as decimal(20, 0)), 0
             from token_usage_recording r cross join token_buckets b
            where b.id > v_after and b.id >= v_key and b.id < v_end and b.id <= v_last

@@ -113,7 +113,7 @@ begin
   update tollgate.token_buckets t
      set full_at = b.full_at, granted = b.granted,
          max_granted_wait = greatest(b.max_granted_wait, case when given_back < 0 then b.full_at - v_clock - t.burst end),
-         recorded = t.recorded - t.granted + b.granted,
+         recorded = greatest(t.recorded::numeric - t.granted + b.granted, b.granted - c_max_counted),
          charged = least(t.charged::numeric - least(given_back, 0), c_max_counted),
          refunded = least(t.refunded::numeric + greatest(given_back, 0), c_max_counted)
    where t.id = p_id;

@@ -206,7 +206,8 @@ begin
   update tollgate.token_buckets b
      set full_at = tollgate.ticks_at(b.anchor, b.step_ns, b.step_ticks, least(v_now, b.period_end)), max_granted_wait = 0,
          granted = least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted),
-         recorded = b.recorded - b.granted + least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted)
+         recorded = greatest(b.recorded::numeric - b.granted, -c_max_counted)
+                    + least(b.granted::numeric + b.burst / b.token_ticks, c_max_counted)
    where b.id = p_id;
   v_found := found;
   delete from tollgate.token_windows w where w.id = p_id returning w.granted > 0 into v_window;

@@ -9,8 +9,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   insert into tollgate.token_usage_records as u (id, period_start, plan, granted, charged, refunded)
-  select old.id, r.period_start, split_part(coalesce(old.plan, ''), chr(1), 1), old.granted - old.recorded, old.charged,
-         old.refunded
+  select old.id, r.period_start, split_part(coalesce(old.plan, ''), chr(1), 1),
+         least(old.granted::numeric - old.recorded, 9223372036854775807), old.charged, old.refunded
     from tollgate.token_usage_recording r where r.period_start is not null
       on conflict (id, period_start, plan) do update
      set granted = least(u.granted::numeric + excluded.granted, 9223372036854775807),
@@ -107,7 +107,8 @@ begin
   end;
   if r.period_start is not null then
     insert into tollgate.token_usage_records as u (id, period_start, plan, granted, charged, refunded)
-    select b.id, r.period_start, split_part(coalesce(b.plan, ''), chr(1), 1), b.granted - b.recorded, b.charged, b.refunded
+    select b.id, r.period_start, split_part(coalesce(b.plan, ''), chr(1), 1),
+           least(b.granted::numeric - b.recorded, 9223372036854775807), b.charged, b.refunded
       from tollgate.token_buckets b
      where b.id = any (v_ids) and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
      order by b.id
@@ -161,7 +162,7 @@ select u.id, split_part(u.id, chr(1), 1) as key, nullif(split_part(u.id, chr(1),
   from (select r.id, r.plan, r.period_start, r.granted::numeric, r.charged::numeric, r.refunded::numeric, r.denied
           from tollgate.token_usage_records r
         union all
-        select b.id, split_part(coalesce(b.plan, ''), chr(1), 1), r.period_start, (b.granted - b.recorded)::numeric,
+        select b.id, split_part(coalesce(b.plan, ''), chr(1), 1), r.period_start, b.granted::numeric - b.recorded,
                b.charged::numeric, b.refunded::numeric, 0
           from tollgate.token_usage_recording r cross join tollgate.token_buckets b
          where r.period_start is not null and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)) u

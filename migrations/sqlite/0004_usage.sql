@@ -4,7 +4,7 @@ create trigger token_bucket_ends before delete on token_buckets
 when old.granted <> old.recorded or old.charged <> 0 or old.refunded <> 0 begin
   insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
   select old.id, period_start, coalesce(substr(old.plan, 1, instr(old.plan || char(1), char(1)) - 1), ''),
-         old.granted - old.recorded, old.charged, old.refunded
+         min(old.granted, 9223372036854775807 + min(old.recorded, 0)) - old.recorded, old.charged, old.refunded
     from token_usage_recording
    where period_start is not null
       on conflict (id, period_start, plan) do update
@@ -19,7 +19,7 @@ create trigger token_bucket_follows_another_plan after update of plan on token_b
 when old.plan is not new.plan and (old.granted <> old.recorded or old.charged <> 0 or old.refunded <> 0) begin
   insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
   select old.id, period_start, coalesce(substr(old.plan, 1, instr(old.plan || char(1), char(1)) - 1), ''),
-         old.granted - old.recorded, old.charged, old.refunded
+         min(old.granted, 9223372036854775807 + min(old.recorded, 0)) - old.recorded, old.charged, old.refunded
     from token_usage_recording
    where period_start is not null
       on conflict (id, period_start, plan) do update
@@ -56,7 +56,7 @@ select id, iif(instr(id, char(1)) > 1, substr(id, 1, instr(id, char(1)) - 1), id
   from (select id, plan, period_start, granted, charged, refunded, denied from token_usage_records
         union all
         select b.id, coalesce(substr(b.plan, 1, instr(b.plan || char(1), char(1)) - 1), ''), r.period_start,
-               b.granted - b.recorded, b.charged, b.refunded, 0
+               min(b.granted, 9223372036854775807 + min(b.recorded, 0)) - b.recorded, b.charged, b.refunded, 0
           from token_usage_recording r cross join token_buckets b
          where r.period_start is not null and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0))
  group by id, plan, period_start;

@@ -45,7 +45,7 @@ pub struct Engine {
     pub has_snapshot_conflicts: bool,
     /// Whether a session can disable the checks of tables.
     pub checks_can_be_disabled: bool,
-    /// The last year whose time the engine converts between zones.
+    /// The last year in which tests begin periods. Periods end a year later, which the engine must convert between zones, too.
     pub last_year: i16,
     /// How `set default role` names the user: `to` it or `for` it.
     pub default_role_preposition: &'static str,
@@ -158,7 +158,7 @@ pub const ENGINES: &[Engine] = &[
         has_snapshot_conflicts: true,
         checks_can_be_disabled: true,
         default_role_preposition: "for",
-        last_year: 2037,
+        last_year: 2036,
         layers_in_brief: &[(Layers::Stacked, None)],
         ..MYSQL
     },

@@ -107,7 +107,7 @@ impl Operations for Sqlite {
                 decide::reset(&mut row, &(&settings).into(), clock.now());
                 rows::write(&mut transaction, key, &row).await?;
                 // No request took these tokens, so they are not usage.
-                sqlx::query("update token_buckets set recorded = recorded + ?2 where id = ?1")
+                sqlx::query("update token_buckets set recorded = max(recorded, -4611686018427387904 - min(?2, 0)) + ?2 where id = ?1")
                     .bind(key.as_str())
                     .bind(row.bucket.granted - granted)
                     .execute(&mut *transaction)

@@ -213,7 +213,7 @@ pub(super) const ADJUSTED_STATES: Script = closing!(
          on conflict (id) do update
         set anchor = excluded.anchor, full_at = excluded.full_at, granted = excluded.granted,
             max_granted_wait = excluded.max_granted_wait, period_end = excluded.period_end,
-            recorded = recorded + excluded.recorded,
+            recorded = max(recorded, -4611686018427387904 - min(excluded.recorded, 0)) + excluded.recorded,
             charged = min(charged, 4611686018427387903 - excluded.charged) + excluded.charged,
             refunded = min(refunded, 4611686018427387903 - excluded.refunded) + excluded.refunded;"
 );

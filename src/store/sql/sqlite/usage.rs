@@ -71,7 +71,8 @@ async fn record_buckets(
 ) -> Result<u64, sqlx::Error> {
     sqlx::query(
         "insert into token_usage_records (id, period_start, plan, granted, charged, refunded)
-         select id, ?1, coalesce(substr(plan, 1, instr(plan || char(1), char(1)) - 1), ''), granted - recorded, charged, refunded
+         select id, ?1, coalesce(substr(plan, 1, instr(plan || char(1), char(1)) - 1), ''),
+                min(granted, 9223372036854775807 + min(recorded, 0)) - recorded, charged, refunded
            from token_buckets
           where ?1 is not null and id > ?2 and id <= ?3 and (granted <> recorded or charged <> 0 or refunded <> 0)
              on conflict (id, period_start, plan) do update
@@ -133,7 +134,8 @@ pub(super) async fn list(
            select * from token_usage_records
             where id > ?1 and id >= ?2 and id < ?3 and period_start >= ?4 and period_start < ?5 and (?6 is null or plan = ?6)
          ), unrecorded as (
-           select b.id, coalesce(substr(b.plan, 1, instr(b.plan || char(1), char(1)) - 1), '') as plan, b.granted - b.recorded as granted, b.charged, b.refunded
+           select b.id, coalesce(substr(b.plan, 1, instr(b.plan || char(1), char(1)) - 1), '') as plan,
+                  min(b.granted, 9223372036854775807 + min(b.recorded, 0)) - b.recorded as granted, b.charged, b.refunded
              from token_usage_recording r cross join token_buckets b
             where b.id > ?1 and b.id >= ?2 and b.id < ?3 and r.period_start >= ?4 and r.period_start < ?5
               and (?6 is null or b.plan = ?6 or b.plan >= ?6 || char(1) and b.plan < ?6 || char(2)) and (b.granted <> b.recorded or b.charged <> 0 or b.refunded <> 0)
