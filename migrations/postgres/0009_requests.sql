@@ -4,6 +4,7 @@ create or replace function tollgate.has_units_of(
   p_burst bigint, p_step_ns bigint, p_step_ticks bigint, p_token_ticks bigint, p_anchor bigint,
   p_capacity numeric, p_refill_seconds numeric, p_refill text) returns boolean
 language sql stable
+set search_path = pg_catalog, pg_temp
 as $$
   select (t.burst, t.step_ns, t.step_ticks, t.token_ticks) = (p_burst, p_step_ns, p_step_ticks, p_token_ticks)
     from tollgate.bucket_limits('', p_capacity, p_refill_seconds, p_refill, p_anchor) t
