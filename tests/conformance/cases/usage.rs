@@ -243,7 +243,7 @@ async fn usage_that_is_not_recorded_leaves_no_rows(db: TestDb) -> anyhow::Result
     store.count_denials(&[(key.clone(), 1)]).await?;
     assert_eq!(record(&store, 10).await?, 0);
     assert_eq!(store.usage(&forever(), None, 100).await?, []);
-    // Recording begins with the first round, and ends with the last: what is granted before and after is not usage.
+    // Grants before the first round and after the last one are not usage.
     store.set_usage_recording(Some(UsageRecording::new(UsagePeriod::Day))).await?;
     assert_eq!(store.usage(&forever(), None, 100).await?, []);
     record(&store, 10).await?;
@@ -334,7 +334,7 @@ async fn locked_bucket_is_recorded_by_the_next_round(db: TestDb) -> anyhow::Resu
         Ok(store.usage(&forever(), None, 100).await?.iter().map(|usage| usage.granted).sum())
     };
     take_each().await?;
-    // The first round waits for each bucket: what was granted before must not count.
+    // The first round waits for each bucket, so that earlier grants do not count.
     let lock_holder = Session::lock_bucket(db, &keys[1]).await?;
     store.set_usage_recording(Some(UsageRecording::new(UsagePeriod::Hour))).await?;
     record(&store, 100).await?;
@@ -365,7 +365,7 @@ async fn locked_bucket_is_recorded_by_the_next_round(db: TestDb) -> anyhow::Resu
     Ok(())
 }
 
-/// The statement that ends the period: what is recorded next counts as if in the hour before.
+/// The statement that ends the period: the next round records under the hour before.
 fn period_ends(db: &TestDb) -> &'static str {
     match db.engine.kind {
         Kind::Postgres => {
