@@ -121,7 +121,7 @@ adjust: begin
         v_granted = least(cast(v_granted as decimal(65, 0)) - o_given_back, c_max_counted);
   end if;
   update token_buckets
-     set full_at = v_full_at, 
+     set full_at = v_full_at,
          recorded = greatest(cast(recorded as decimal(65, 0)) - granted + v_granted, v_granted - c_max_counted),
          granted = v_granted,
          max_granted_wait = greatest(v_max_granted_wait, if(o_given_back < 0, v_full_at - v_clock - v_burst, 0)),
