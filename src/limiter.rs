@@ -277,8 +277,9 @@ impl<S: Store> Limiter<S> {
         let expanded = self.policy.within_deadline(pin!(expand(self.store(), take))).await?;
         let take = expanded.as_ref().unwrap_or(take).chargeable()?;
         Checked::try_from(&take)?;
-        let mut is_charged = true;
-        let mut left: Vec<&Limit> = take.limits().collect();
+        let is_charged_to = |limit: &&Limit| !matches!(limit.mode, Mode::Off | Mode::Block);
+        let mut left: Vec<&Limit> = take.limits().filter(is_charged_to).collect();
+        let mut is_charged = !left.is_empty();
         // A missing bucket is full. The sweep can delete it once more before the charge.
         for _ in 0..MAX_CHARGES {
             let charges = left.iter().map(|limit| Adjustment::charge_of(limit, take.get_id()));

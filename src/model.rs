@@ -17,6 +17,7 @@ pub(crate) mod quota;
 pub(crate) mod quota_error;
 pub(crate) mod receipt;
 pub(crate) mod take;
+pub(crate) mod take_in_parts;
 #[cfg(feature = "serde")]
 mod text;
 pub(crate) mod throttle;
@@ -44,6 +45,7 @@ pub use quota_error::QuotaError;
 pub use receipt::AdjustmentKind;
 pub(crate) use receipt::{Adjusted, Adjustment, Receipt};
 pub(crate) use take::Take;
+pub(crate) use take_in_parts::TakeInParts;
 pub(crate) use throttle::Throttle;
 pub use throttle::ThrottleError;
 pub(crate) use window::Window;

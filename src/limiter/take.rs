@@ -8,7 +8,7 @@ use super::Limiter;
 use super::reservation::{Reservation, ScheduledReservation};
 use super::settings::CurrentMode;
 use crate::layers::deny_cache::CacheMiss;
-use crate::model::{Checked, Decision, Error, Key, Mode, Receipt, Source, Take, TakeError};
+use crate::model::{Checked, Decision, Error, Key, Mode, Receipt, Source, Take, TakeError, TakeInParts};
 use crate::store::Store;
 use crate::store::interface::{expand, expand_known};
 use crate::telemetry::{DecisionTimer, GaugeShare, WAITERS};
@@ -202,6 +202,12 @@ impl<S: Store> Limiter<S> {
         } else {
             take
         };
+        if take.has_modes() && CurrentMode::answer(mode).is_none() {
+            let begun = self.decisions.begin();
+            let answer = self.decide_in_parts(take).await.map(|decision| CurrentMode::apply_shadow(mode, decision));
+            self.end(begun, take, answer.as_ref());
+            return answer;
+        }
         let (checked, miss) = match self.decide_locally(take, mode) {
             Ok(answer) => return answer,
             Err(unknown) => unknown,
@@ -216,12 +222,31 @@ impl<S: Store> Limiter<S> {
         answer
     }
 
+    /// Decides a request whose limits have modes of their own.
+    async fn decide_in_parts(&self, take: &Take) -> Result<Decision, Error> {
+        let checked = Checked::try_from(take).map_err(Error::Take)?;
+        let Some(mut parts) = TakeInParts::of(checked) else { unreachable!("a limit has a mode") };
+        while let Some(part) = parts.next_part() {
+            let take = part.take.as_ref();
+            let answer = match self.stack.try_take(take) {
+                Ok(outcome) => Ok(outcome),
+                Err(_) if take.is_unlimited() => Ok(Ok(Decision::without_limit())),
+                Err(miss) => match self.policy.call(take.key(), pin!(self.stack.take_one(take, miss))).await {
+                    Err(failure) if !part.is_trial => self.fall_back(take, failure).map(Ok),
+                    answer => answer,
+                },
+            };
+            parts.record(&part, answer);
+        }
+        parts.into_answer()?.map_err(Error::Take)
+    }
+
     /// Decides a request without waiting, if this process knows the answer. Otherwise returns `None`: then call
     /// [`decide`](Self::decide), which calls the store.
     ///
     /// The process knows the answer with a [`MemoryStore`](crate::MemoryStore), from a [lease](crate::layers::Lease), for a key
     /// that was just [denied](crate::layers::DenyCache), and if the limiter's [mode](Self::set_mode) decides. Returns `None`
-    /// for a request with a [longest wait](Take::max_wait).
+    /// for a request with a [longest wait](Take::max_wait), or with a [mode](crate::Limit::mode) for one of its limits.
     ///
     /// # Errors
     ///
@@ -229,7 +254,7 @@ impl<S: Store> Limiter<S> {
     #[inline]
     #[must_use = "if it is granted, its tokens are taken"]
     pub fn try_decide(&self, take: &Take) -> Option<Result<Decision, Error>> {
-        if !take.max_wait.is_zero() {
+        if !take.max_wait.is_zero() || take.has_modes() {
             return None;
         }
         match expand_known(&*self.stack.store, take).ok()? {

@@ -66,6 +66,11 @@ impl<'a> Checked<&'a Take> {
 }
 
 impl Checked<Take> {
+    /// The request for the limits at some places, all of them enforced.
+    pub(crate) fn part(take: Checked<&Take>, places: &[usize]) -> Self {
+        Self(take.0.part(places))
+    }
+
     #[inline]
     pub(crate) fn as_ref(&self) -> Checked<&Take> {
         Checked(&self.0)

@@ -1,6 +1,6 @@
 //! One limit of a request: a key, its rule and a cost.
 
-use crate::model::{Key, LimitName, Limits, NamedLimit, Quota, QuotaBuilder, QuotaError, Window};
+use crate::model::{Key, LimitName, Limits, Mode, NamedLimit, Quota, QuotaBuilder, QuotaError, Window};
 
 /// One limit of a request: a bucket, its rule, and how many tokens to take from it.
 ///
@@ -23,6 +23,7 @@ pub struct Limit {
     /// Whether the cost is its own, and not the request's.
     pub(crate) own_cost: bool,
     own_min_remaining: bool,
+    pub(crate) mode: Mode,
     /// Boxed, because few limits have any and every limit is moved.
     details: Option<Box<Details>>,
 }
@@ -46,7 +47,16 @@ impl Limit {
 
     #[inline]
     pub(crate) fn of(key: Key, rule: Rule, cost: u64, min_remaining: u64) -> Self {
-        Self { key, rule, cost, min_remaining, own_cost: false, own_min_remaining: false, details: None }
+        Self {
+            key,
+            rule,
+            cost,
+            min_remaining,
+            own_cost: false,
+            own_min_remaining: false,
+            mode: Mode::Enforce,
+            details: None,
+        }
     }
 
     /// Sets how many tokens to take from this bucket, 1 or more, regardless of the request's cost.
@@ -63,6 +73,33 @@ impl Limit {
     #[must_use]
     pub fn min_remaining(self, min_remaining: u64) -> Self {
         Self { min_remaining, own_min_remaining: true, ..self }
+    }
+
+    /// Sets the mode of this limit in this request, whatever the [mode of its key](Mode) in the store is. Default:
+    /// [`Enforce`](Mode::Enforce), which leaves the mode to the store.
+    ///
+    /// In [`Shadow`](Mode::Shadow), the limit takes its tokens only after the other limits have granted the request, in a further
+    /// call of the store. If it has too few, or never enough, it takes none and the request passes. If the store does not answer, it
+    /// has no answer in [`Decision::each`](crate::Decision::each). A limit that is [`Off`](Mode::Off) takes nothing.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, Limiter, MemoryStore, Mode, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new(), "100/s")?;
+    /// let tried = Limit::new(Key::try_from("tenant:7")?, Rule::try_from("1/h")?).mode(Mode::Shadow);
+    /// for would_pass in [true, false] {
+    ///     let decision = limiter.decide(&limiter.request("user:42")?.and_limit(tried.clone())).await?;
+    ///     assert!(decision.is_granted());
+    ///     assert_eq!(decision.each()[1].mode() == Mode::Enforce, would_pass);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 
     /// Sets the quota in this process while the store does not answer, if the limiter's fallback is a
@@ -110,6 +147,13 @@ impl Limit {
     #[inline]
     pub fn get_min_remaining(&self) -> u64 {
         self.min_remaining
+    }
+
+    /// Returns the [mode](Self::mode) of the limit in this request.
+    #[must_use]
+    #[inline]
+    pub fn get_mode(&self) -> Mode {
+        self.mode
     }
 
     /// Returns whether the limit has a [cost](Self::cost) of its own.

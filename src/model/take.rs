@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::model::bucket::{BucketRequest, MAX_WAIT_NS};
 use crate::model::id::{IdOf, random_id};
 use crate::model::quota::nanoseconds;
-use crate::model::{Key, Limit, LimitName, Limits, Rule, TakeError, Window};
+use crate::model::{Key, Limit, LimitName, Limits, Mode, Rule, TakeError, Window};
 
 /// A request for tokens of one or more buckets. It takes tokens from all of them, or from none.
 ///
@@ -362,18 +362,31 @@ impl Take {
 
     /// The request without its unlimited buckets, and the places of the others. `None` if no bucket is unlimited.
     pub(crate) fn limited(&self) -> Option<(Self, SmallVec<[usize; 4]>)> {
-        let has_limit = |limit: &Limit| !limit.is_unlimited();
-        if self.limits.iter().all(has_limit) {
+        if !self.limits.iter().any(Limit::is_unlimited) {
             return None;
         }
-        let mut limited = self.clone();
-        limited.limits.retain(|limit| has_limit(limit));
-        limited.indices = (0..self.limits.len())
-            .filter(|&place| has_limit(&self.limits[place]))
-            .map(|place| self.index_of(place))
-            .collect();
-        let places = self.limits.iter().enumerate().filter(|(_, limit)| has_limit(limit));
-        Some((limited.with_limit_values(), places.map(|(place, _)| place).collect()))
+        let places: SmallVec<[usize; 4]> =
+            (0..self.limits.len()).filter(|&place| !self.limits[place].is_unlimited()).collect();
+        Some((self.part(&places), places))
+    }
+
+    /// The request for the limits at some places, all of them enforced.
+    pub(crate) fn part(&self, places: &[usize]) -> Self {
+        let limit = |&place: &usize| self.limits[place].clone().mode(Mode::Enforce);
+        let part = Self {
+            limits: places.iter().map(limit).collect(),
+            indices: places.iter().map(|&place| self.index_of(place)).collect(),
+            costs: self.costs.clone(),
+            is_limiters_rule: self.is_limiters_rule && places.first() == Some(&0),
+            ..*self
+        };
+        part.with_limit_values()
+    }
+
+    /// Whether a limit has a [mode](Limit::mode) of its own.
+    #[inline]
+    pub(crate) fn has_modes(&self) -> bool {
+        self.limits.iter().any(|limit| limit.mode != Mode::Enforce)
     }
 
     /// Checks that the request can be decided: see [`Checked`](crate::model::Checked).

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::admin::{AdminError, BucketLevel, RecordedUsage, SweepResult};
 use crate::model::{
-    Adjusted, Adjustment, Checked, Error, Key, Limits, Outcome, Quota, Rule, Take, TakeError, Throttle, Window,
-    WindowLevel, WindowUsage,
+    Adjusted, Adjustment, Checked, Error, Key, Limits, Outcome, Quota, Rule, Take, TakeError, TakeInParts, Throttle,
+    Window, WindowLevel, WindowUsage,
 };
 
 pub(crate) mod sealed {
@@ -63,6 +63,13 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
         async move {
             let expanded = expand_all(self, takes).await?;
             let takes = expanded.as_deref().unwrap_or(takes);
+            if takes.iter().any(Take::has_modes) {
+                let mut outcomes = Vec::with_capacity(takes.len());
+                for take in takes {
+                    outcomes.push(take_expanded(self, take).await?);
+                }
+                return Ok(outcomes);
+            }
             if let Some(takes) = Checked::all(takes) {
                 return self.take_checked(takes, CallOptions::default()).await;
             }
@@ -85,10 +92,7 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
     fn take_one(&self, take: &Take) -> impl Future<Output = Result<Outcome, Error>> + Send {
         async move {
             let expanded = expand(self, take).await?;
-            match Checked::try_from(expanded.as_ref().unwrap_or(take)) {
-                Ok(take) => self.take_one_checked(take, CallOptions::default()).await,
-                Err(error) => Ok(Err(error)),
-            }
+            take_expanded(self, expanded.as_ref().unwrap_or(take)).await
         }
     }
 
@@ -169,6 +173,22 @@ pub trait Store: sealed::Sealed + Send + Sync + 'static {
         adjustments: &[Adjustment],
         options: CallOptions,
     ) -> impl Future<Output = Result<Vec<Result<Adjusted, TakeError>>, Error>> + Send;
+}
+
+/// Decides one request with one limit for each bucket.
+async fn take_expanded<S: Store + ?Sized>(store: &S, take: &Take) -> Result<Outcome, Error> {
+    let take = match Checked::try_from(take) {
+        Ok(take) => take,
+        Err(error) => return Ok(Err(error)),
+    };
+    let Some(mut parts) = TakeInParts::of(take) else {
+        return store.take_one_checked(take, CallOptions::default()).await;
+    };
+    while let Some(part) = parts.next_part() {
+        let answer = store.take_one_checked(part.take.as_ref(), CallOptions::default()).await;
+        parts.record(&part, answer);
+    }
+    parts.into_answer()
 }
 
 /// The request for each limit of its plans and rules. `Err`: this process does not know one of the plans.
@@ -403,7 +423,7 @@ pub struct Capabilities {
     pub in_process: bool,
     /// The most requests for several buckets each that fit in one call.
     pub max_take_all: usize,
-    /// The most keys in one call. Equal requests for a key share a call in any case.
+    /// The most keys in one call. With 1, requests share a call only if they are equal, and neither wait nor have an id.
     pub max_keys: usize,
     /// The number of concurrent calls with which the store is fastest, if each carries many requests.
     pub concurrent_calls: usize,
@@ -423,7 +443,8 @@ impl Capabilities {
         Self { max_take_all: requests, ..self }
     }
 
-    /// Sets the most keys in one call: 1 for a store whose keys are on several servers. Default: no limit.
+    /// Sets the most keys in one call: 1 for a store whose keys are on several servers, which also takes each wait and adjustment in
+    /// a call of its own. Default: no limit.
     #[inline]
     pub fn max_keys(self, keys: usize) -> Self {
         Self { max_keys: keys.max(1), ..self }

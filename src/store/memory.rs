@@ -1,5 +1,6 @@
 //! Buckets in this process: shards under locks, with the arithmetic of the SQL routines.
 
+use std::convert::Infallible;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use crate::model::receipt::AdjustmentKind;
 use crate::model::window;
 use crate::model::{
     Adjusted, Adjustment, Checked, Decision, Error, Key, Limit, Limits, Mode, Outcome, Quota, Rule, Take, TakeError,
-    Throttle, Window, WindowLevel, WindowUsage,
+    TakeInParts, Throttle, Window, WindowLevel, WindowUsage,
 };
 use crate::store::admin::{level_under, window_level_under};
 use crate::store::{CallOptions, Capabilities, Maintenance, MaintenanceFuture, SharedWindows, Store, sealed};
@@ -138,9 +139,20 @@ impl<C: Clock> MemoryStore<C> {
     /// Returns an error if the request can never be granted.
     pub fn decide(&self, take: &Take) -> Outcome {
         match take.expanded(|plan| Some(self.plan_limits(plan))) {
-            None => self.decide_checked(Checked::try_from(take)?),
-            Some(take) => self.decide_checked(Checked::try_from(&take)?),
+            None => self.decide_expanded(take),
+            Some(take) => self.decide_expanded(&take),
         }
+    }
+
+    fn decide_expanded(&self, take: &Take) -> Outcome {
+        let take = Checked::try_from(take)?;
+        let Some(mut parts) = TakeInParts::<Infallible>::of(take) else { return self.decide_checked(take) };
+        while let Some(part) = parts.next_part() {
+            let outcome = self.decide_checked(part.take.as_ref());
+            parts.record(&part, Ok(outcome));
+        }
+        let Ok(outcome) = parts.into_answer();
+        outcome
     }
 
     #[inline]

@@ -147,6 +147,7 @@ macro_rules! for_each_scenario {
             plans: shadow_grants_are_counted_by_key,
             shadow: shadow_request_short_of_tokens_passes_and_takes_nothing,
             shadow: limits_in_shadow_among_several_cause_no_wait,
+            shadow: limit_with_a_mode_of_its_own,
             shadow: window_in_shadow_causes_no_wait,
             shadow: reservation_keeps_its_time_in_shadow,
             plans: plan_with_mode_off_touches_no_bucket,

@@ -93,7 +93,7 @@ impl RateLimitLayer {
             }
             let rule = limit.rule(request, &*self.limiter)?;
             let requested = own.into_iter().fold(Limit::new(key, rule), Limit::cost);
-            let requested = limit.fallback_quota.into_iter().fold(requested, Limit::fallback_quota);
+            let requested = limit.fallback_quota.into_iter().fold(requested, Limit::fallback_quota).mode(limit.mode);
             if take.iter().flat_map(Take::keys).any(|key| key == requested.key()) {
                 // `name` was called after the limits were combined. The limiter would refuse the request, without the name.
                 let same_name =

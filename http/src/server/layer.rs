@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, response};
-use tollgate::{Error, Key, Limiter, Quota, Rule, Store};
+use tollgate::{Error, Key, Limiter, Mode, Quota, Rule, Store};
 
 use super::erased_limiter::ErasedLimiter;
 use super::layer_limit::{LayerLimit, NoSuchName, RequestFn, RuleSource, SameName, UnusedFn, WindowAmongOthers};
@@ -326,6 +326,17 @@ impl RateLimitLayer {
     /// Returns an error if the layer has no limit of this name yet.
     pub fn fallback_of(mut self, name: impl AsRef<str>, quota: Quota) -> Result<Self, Error> {
         self.limit(name.as_ref())?.fallback_quota = Some(quota);
+        Ok(self)
+    }
+
+    /// Sets the [mode](tollgate::Limit::mode) of the named limit, for instance to try a new limit beside others that are enforced.
+    /// Default: enforce.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the layer has no limit of this name yet.
+    pub fn mode_of(mut self, name: impl AsRef<str>, mode: Mode) -> Result<Self, Error> {
+        self.limit(name.as_ref())?.mode = mode;
         Ok(self)
     }
 

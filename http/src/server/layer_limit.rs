@@ -3,7 +3,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::response;
 use tollgate::middleware::MiddlewareEvent;
-use tollgate::{Error, Key, Quota, Rule};
+use tollgate::{Error, Key, Mode, Quota, Rule};
 
 use super::erased_limiter::ErasedLimiter;
 use super::key::{alone, join, key};
@@ -26,6 +26,7 @@ pub(super) struct LayerLimit {
     pub(super) refund: Option<UnusedFn>,
     /// Replaces the limiter's local fallback quota.
     pub(super) fallback_quota: Option<Quota>,
+    pub(super) mode: Mode,
 }
 
 #[derive(Clone)]
@@ -67,7 +68,17 @@ pub(super) struct WindowAmongOthers(pub(super) Arc<str>);
 
 impl LayerLimit {
     pub(super) fn new(name: Arc<str>, key: Arc<dyn KeyExtractor>, rule_source: RuleSource) -> Self {
-        Self { name, has_name: true, key, rule_source, cost: None, unit: None, refund: None, fallback_quota: None }
+        Self {
+            name,
+            has_name: true,
+            key,
+            rule_source,
+            cost: None,
+            unit: None,
+            refund: None,
+            fallback_quota: None,
+            mode: Mode::Enforce,
+        }
     }
 
     pub(super) fn key(&self, request: &Parts) -> Result<Key, UndecidedError> {

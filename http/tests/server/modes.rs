@@ -160,6 +160,25 @@ async fn shadow_mode_passes_all_and_reports_refusals() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn limit_that_is_only_tried_refuses_no_request() -> anyhow::Result<()> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(2))?;
+    let layer = RateLimitLayer::new(limiter)
+        .key(GlobalKey)
+        .and("new", GlobalKey, Quota::per_hour(1))?
+        .mode_of("new", Mode::Shadow)?;
+    let modes = |Extension(decision): Extension<Decision>| async move {
+        decision.each().iter().map(|one| one.mode().as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let server = Server::start(Router::new().route("/", get(modes)).layer(layer)).await?;
+    let client = Client::new(server.address);
+    for seen in ["enforce enforce", "enforce shadow"] {
+        assert_eq!(&client.get("/").await?.body[..], seen.as_bytes());
+    }
+    assert_eq!(client.get("/").await?.status, StatusCode::TOO_MANY_REQUESTS);
+    Ok(())
+}
+
+#[tokio::test]
 async fn innermost_shadow_layer_reports_its_refusal() -> anyhow::Result<()> {
     let trial = |name: &str| {
         let limiter = Limiter::new(MemoryStore::new(), Quota::once(1)?)?;

@@ -10,7 +10,7 @@ use super::dialect::{Dialect, Operations};
 use super::plans;
 use super::retry::Failure;
 use super::store::{classify, run_routine};
-use crate::model::{Adjusted, Adjustment, Checked, Decision, Error, Outcome, Take, TakeError};
+use crate::model::{Adjusted, Adjustment, Checked, Decision, Error, Outcome, Take, TakeError, TakeInParts};
 
 /// Decides a request on the caller's connection, in the transaction that is open on it.
 ///
@@ -52,10 +52,17 @@ where
     C: Connection<Database: Dialect<Connection = C>>,
 {
     let expanded = under_plans(connection, take).await?;
-    match Checked::try_from(expanded.as_ref().unwrap_or(take)) {
-        Ok(take) => decide(connection, take).await,
-        Err(error) => Ok(Err(error)),
+    let take = match Checked::try_from(expanded.as_ref().unwrap_or(take)) {
+        Ok(take) => take,
+        Err(error) => return Ok(Err(error)),
+    };
+    let Some(mut parts) = TakeInParts::of(take) else { return decide(connection, take).await };
+    while let Some(part) = parts.next_part() {
+        // A failure can end the caller's transaction, and with it the tokens of the other limits.
+        let outcome = decide(connection, part.take.as_ref()).await?;
+        parts.record(&part, Ok(outcome));
     }
+    parts.into_answer()
 }
 
 /// The request for each limit of its plans. `None`: each has one.

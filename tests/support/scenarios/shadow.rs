@@ -1,6 +1,6 @@
 //! In shadow mode no request is denied, and none waits.
 
-use tollgate::{Admin, Decision, Mode, Rule, Store, Take, admin::Override};
+use tollgate::{Admin, Decision, Key, Limit, Mode, Rule, Store, Take, admin::Override};
 use uuid::Uuid;
 
 use super::windows::ten_a_second;
@@ -96,6 +96,45 @@ pub async fn reservation_keeps_its_time_in_shadow<W: World>(world: &W) -> anyhow
     shadow(world, &take).await?;
     assert_eq!(world.decide(job).await?.wait(), ms(1000));
     assert_eq!(visible(&world.decide(take).await?), (true, 0, Mode::Shadow, ms(0)));
+    Ok(())
+}
+
+/// A limit that the request only tries takes tokens after the others have granted, and never denies.
+pub async fn limit_with_a_mode_of_its_own<W: World>(world: &W) -> anyhow::Result<()> {
+    world.at_ms(0).await?;
+    let (decides, tries, never, off) = (world.key(), world.key(), world.key(), world.key());
+    let limit = |key: &Key, quota: &str| anyhow::Ok(Limit::new(key.clone(), Rule::try_from(quota)?));
+    let others = [
+        limit(&tries, "1/h")?.mode(Mode::Shadow),
+        limit(&never, "5/h")?.cost(6).mode(Mode::Shadow),
+        limit(&off, "1/h")?.mode(Mode::Off),
+    ];
+    let all = others.iter().cloned().fold(Take::from(limit(&decides, "3/h")?), Take::and_limit);
+    let limiter = world.limiter_builder().build("1/s")?;
+    let modes =
+        |decision: &Decision| decision.each().iter().map(|one| (one.limit_index(), one.mode())).collect::<Vec<_>>();
+    let reservation = limiter.reserve_request(&all.clone().refundable()).await?;
+    assert_eq!(modes(reservation.decision()), [(0, Mode::Enforce), (1, Mode::Enforce), (2, Mode::Shadow)]);
+    assert_eq!(reservation.refund(1).await?, 2);
+    for tried in [Mode::Enforce, Mode::Shadow] {
+        let decision = world.decide(all.clone()).await?;
+        assert_eq!(modes(&decision), [(0, Mode::Enforce), (1, tried), (2, Mode::Shadow)]);
+        assert!(decision.is_granted());
+    }
+    assert!(limiter.decide(&all).await?.is_granted());
+    // A denied request takes nothing from the limit that it tries.
+    let fresh = Take::from(limit(&decides, "3/h")?).and_limit(limit(&world.key(), "1/h")?.mode(Mode::Shadow));
+    let denied = limiter.decide(&fresh).await?;
+    assert_eq!((denied.is_granted(), modes(&denied)), (false, vec![(0, Mode::Enforce)]));
+    let fresh = fresh.limits().nth(1).expect("it has two").clone();
+    for remaining in [0, 0] {
+        let decision = limiter.decide(&Take::from(fresh.clone())).await?;
+        assert_eq!((decision.is_granted(), decision.remaining()), (true, Some(remaining)));
+    }
+    let nothing = limiter.decide(&Take::from(fresh.clone().mode(Mode::Off))).await?;
+    assert_eq!((nothing.is_granted(), nothing.mode(), nothing.remaining()), (true, Mode::Off, None));
+    let blocked = limiter.decide(&Take::from(limit(&decides, "3/h")?).and_limit(fresh.mode(Mode::Block))).await?;
+    assert_eq!((blocked.is_granted(), blocked.mode(), blocked.limit_index()), (false, Mode::Block, 1));
     Ok(())
 }
 

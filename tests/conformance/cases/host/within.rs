@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::{
-    Adjusted, Key, Quota, Rule, Store, Take, TakeError, Window,
+    Adjusted, Key, Limit, Mode, Quota, Rule, Store, Take, TakeError, Window,
     store::{adjust_within, take_within},
 };
 use uuid::Uuid;
@@ -51,7 +51,8 @@ async fn committed_transaction_takes_its_tokens(db: TestDb) -> anyhow::Result<()
     let (other, window) = (db.key(), db.key());
     let id = Uuid::new_v4();
     let once = Take::from(key.clone()).id(id, Duration::from_hours(1));
-    let both = Take::from(key.clone()).and(other.clone(), Rule::try_from("7/h")?);
+    let tried = Limit::new(db.key(), Rule::try_from("1/h")?).cost(2).mode(Mode::Shadow);
+    let both = Take::from(key.clone()).and(other.clone(), Rule::try_from("7/h")?).and_limit(tried);
     let counted = Take::from(window).rule(Window::new(2, Duration::from_hours(1), Duration::from_mins(10))?.into());
     with_pool!(&db.pool, pool => {
         let mut transaction = pool.begin().await?;
