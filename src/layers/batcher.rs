@@ -20,7 +20,7 @@ mod queue;
 mod ticket;
 
 use queue::{Batch, Flight, Queue, Queued};
-use ticket::{Kind, TakeAnswer, Ticket};
+use ticket::{Kind, MaxBatches, TakeAnswer, Ticket};
 
 /// Batches the requests of many callers into few calls to the underlying store.
 ///
@@ -54,7 +54,7 @@ struct BatcherState<S: Store> {
     /// The length of the queue, for the metrics.
     gauge: Mutex<GaugeShare>,
     tasks: TaskTracker,
-    max_take_all: usize,
+    most: MaxBatches,
     /// Whether a rolled-back call is repeated key by key. False for a store that makes one call at a time, because a lock
     /// blocks the whole store.
     isolates_keys: bool,
@@ -74,11 +74,12 @@ impl<S: Store> Batcher<S> {
 
     /// Creates a batcher whose calls run in tasks of a tracker.
     pub(crate) fn tracked(store: Arc<S>, tasks: &TaskTracker) -> Self {
-        let Capabilities { concurrent_calls, max_take_all, max_keys, .. } = store.capabilities();
+        let capabilities = store.capabilities();
+        let (most, Capabilities { concurrent_calls, max_keys, .. }) = (MaxBatches::from(capabilities), capabilities);
         let concurrent_calls = concurrent_calls.clamp(1, 64);
         let (queue, gauge) = (Mutex::new(Queue::new(concurrent_calls, max_keys)), Mutex::new(GaugeShare::of(QUEUE)));
         let (tasks, isolates_keys) = (tasks.clone(), concurrent_calls > 1);
-        Self { state: Arc::new(BatcherState { store, queue, gauge, tasks, max_take_all, isolates_keys }) }
+        Self { state: Arc::new(BatcherState { store, queue, gauge, tasks, most, isolates_keys }) }
     }
 }
 
@@ -110,7 +111,7 @@ impl<S: Store> Store for Batcher<S> {
         let overdue_at = overdue_at(&take);
         // Takes from several buckets share calls only if they do not wait. So a request that can wait is first decided without
         // its wait.
-        if !take.max_wait.is_zero() && take.limits.len() > 1 && self.state.max_take_all > 1 && take.id.is_none() {
+        if !take.max_wait.is_zero() && take.limits.len() > 1 && self.state.most.take_all > 1 && take.id.is_none() {
             let without_wait = take.cloned().max_wait(Duration::ZERO);
             let outcome = self.state.enqueue(without_wait.as_ref(), overdue_at).await?;
             if !outcome.as_ref().is_ok_and(|decision| !decision.is_granted()) {
@@ -146,7 +147,7 @@ impl<S: Store> BatcherState<S> {
         let (sender, receiver) = oneshot::channel();
         {
             // The ticket has its own request, because the call can outlive the caller.
-            let ticket = Ticket::take(take.cloned(), overdue_at, self.max_take_all, sender);
+            let ticket = Ticket::take(take.cloned(), overdue_at, self.most, sender);
             let mut queue = self.queue.lock();
             if let Some(len) = queue.full(take.key(), MAX_WAITING) {
                 return Err(Error::Overloaded(len));
@@ -171,7 +172,7 @@ impl<S: Store> BatcherState<S> {
             }
             let push = |adjustment: &Adjustment| {
                 let (sender, receiver) = oneshot::channel();
-                queue.push(Ticket::adjust(adjustment.clone(), sender));
+                queue.push(Ticket::adjust(adjustment.clone(), self.most, sender));
                 receiver
             };
             let receivers = adjustments.iter().map(push).collect();
@@ -198,7 +199,7 @@ impl<S: Store> BatcherState<S> {
         let mut queue = self.queue.lock();
         // `push_front` reverses the order, so the latest reservation is cancelled first.
         for refund in refunds {
-            queue.push_front(Ticket::adjust(refund, oneshot::channel().0));
+            queue.push_front(Ticket::adjust(refund, self.most, oneshot::channel().0));
         }
         self.start_calls(queue);
     }

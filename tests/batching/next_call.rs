@@ -43,6 +43,34 @@ async fn woken_callers_share_the_next_call_with_waiting_ones() -> anyhow::Result
     Ok(())
 }
 
+/// On several servers, only the one that has the key decides, and it decides equal requests at once.
+#[tokio::test(start_paused = true)]
+async fn store_of_one_key_per_call_gets_each_wait_and_refund_alone() -> anyhow::Result<()> {
+    let mut gated = Gated::new(0);
+    gated.max_keys = 1;
+    let gated = Arc::new(gated);
+    let batcher = Arc::new(Batcher::new(Arc::clone(&gated)));
+    let first = spawn_take(&batcher, take("a"));
+    settle().await;
+    let waits: Vec<_> = (0..3).map(|_| spawn_take(&batcher, take("a").max_wait(Duration::from_secs(1)))).collect();
+    let refunds = {
+        let (batcher, key) = (Arc::clone(&batcher), Key::try_from("a")?);
+        let refunds = [1, 1].map(|tokens| Receipt::new(Uuid::new_v4(), key.clone(), 1).refund(tokens));
+        tokio::spawn(async move { batcher.adjust(&refunds).await })
+    };
+    settle().await;
+    let equal: Vec<_> = (0..3).map(|_| spawn_take(&batcher, take("a"))).collect();
+    settle().await;
+    gated.gate.add_permits(100);
+    for answered in [first].into_iter().chain(waits).chain(equal) {
+        assert!(answered.await??.is_ok());
+    }
+    assert_eq!(refunds.await??.len(), 2);
+    assert_eq!(gated.calls().iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1, 1, 3]);
+    assert_eq!(gated.adjusted(), [["a"], ["a"]]);
+    Ok(())
+}
+
 fn several() -> Take {
     take("a").and(Key::try_from("b").expect("a key"), rule("50/h"))
 }

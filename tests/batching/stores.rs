@@ -30,6 +30,7 @@ pub(crate) struct Gated {
     pub(crate) gate: Semaphore,
     /// A call for this key alone is never answered. A call for this key and others is rolled back.
     pub(crate) locked: Option<Key>,
+    pub(crate) max_keys: usize,
 }
 
 impl Gated {
@@ -42,6 +43,7 @@ impl Gated {
             max_in_flight: AtomicUsize::new(0),
             gate: Semaphore::new(open),
             locked: None,
+            max_keys: usize::MAX,
         }
     }
 
@@ -56,7 +58,7 @@ impl Gated {
 
 impl TestStore for Gated {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().max_take_all(64)
+        Capabilities::default().max_take_all(64).max_keys(self.max_keys)
     }
 
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {

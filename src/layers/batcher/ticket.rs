@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::queue::Queued;
 use crate::model::{Adjusted, Adjustment, Checked, Error, Key, Outcome, Take, TakeError};
+use crate::store::Capabilities;
 
 /// A request that waits for a call.
 #[derive(Debug)]
@@ -42,26 +43,45 @@ pub(super) enum Kind {
     Adjust,
 }
 
+/// The most requests of a kind in one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MaxBatches {
+    /// Takes from several buckets.
+    pub(super) take_all: usize,
+    scheduled: usize,
+    adjustments: usize,
+}
+
+impl From<Capabilities> for MaxBatches {
+    fn from(Capabilities { max_take_all: take_all, max_keys, .. }: Capabilities) -> Self {
+        if max_keys == 1 {
+            // The node that has the key decides equal requests in one call, but no others.
+            Self { take_all, scheduled: 1, adjustments: 1 }
+        } else {
+            Self { take_all, scheduled: MAX_SCHEDULED, adjustments: MAX_ADJUSTMENTS }
+        }
+    }
+}
+
 impl Ticket {
-    /// `max_take_all`: maximum number of takes from several buckets in one call.
     pub(super) fn take(
         take: Checked<Take>,
         overdue_at: Option<Instant>,
-        max_take_all: usize,
+        most: MaxBatches,
         answer: oneshot::Sender<TakeAnswer>,
     ) -> Self {
         let (kind, max_batch) = match (take.limits.len(), take.is_momentary()) {
             _ if take.window().is_some() => (Kind::Alone, 1),
             (1, true) => (Kind::Take, MAX_TAKES),
-            (1, false) => (Kind::Scheduled, MAX_SCHEDULED),
-            (_, true) if max_take_all > 1 => (Kind::TakeAll, max_take_all),
+            (1, false) => (Kind::Scheduled, most.scheduled),
+            (_, true) if most.take_all > 1 => (Kind::TakeAll, most.take_all),
             _ => (Kind::Alone, 1),
         };
         Self::Take(take, Reply { answer, kind, max_batch, overdue_at })
     }
 
-    pub(super) fn adjust(adjustment: Adjustment, answer: oneshot::Sender<AdjustAnswer>) -> Self {
-        Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: MAX_ADJUSTMENTS, overdue_at: None })
+    pub(super) fn adjust(adjustment: Adjustment, most: MaxBatches, answer: oneshot::Sender<AdjustAnswer>) -> Self {
+        Self::Adjust(adjustment, Reply { answer, kind: Kind::Adjust, max_batch: most.adjustments, overdue_at: None })
     }
 
     /// Subtracts the time in the queue from `max_wait`, if it was longer than [`MIN_QUEUE_TIME`].
