@@ -14,10 +14,13 @@ use crate::telemetry;
 #[derive(Debug, Default)]
 pub(super) struct UsageRecorder {
     is_scheduled: AtomicBool,
+    /// Whether a run has begun. Short-lived limiters have none.
+    has_run: AtomicBool,
 }
 
 impl UsageRecorder {
-    /// Schedules a run in a minute, unless one is scheduled or in progress.
+    /// Schedules a run, unless one was begun in the last minute. The first run is in a minute. After a pause of the requests, a run
+    /// begins at once, so that few of the new period's tokens count under the one before.
     #[inline]
     pub(super) fn schedule<S: Store>(self: &Arc<Self>, stack: &Stack<S>) {
         if !self.is_scheduled.load(Ordering::Relaxed) {
@@ -34,10 +37,13 @@ impl UsageRecorder {
         // Does not keep the store of a dropped limiter, nor delay its `close`.
         let (scheduled, store) = (RunGuard(Arc::clone(self)), Arc::downgrade(&stack.store));
         runtime.spawn(async move {
-            tokio::time::sleep(PAUSE).await;
+            if !scheduled.0.has_run.swap(true, Ordering::Relaxed) {
+                tokio::time::sleep(PAUSE).await;
+            }
             if let Some(store) = store.upgrade() {
                 run(&*store).await;
             }
+            tokio::time::sleep(PAUSE).await;
             drop(scheduled);
         });
     }
@@ -64,7 +70,7 @@ impl Drop for RunGuard {
     }
 }
 
-/// The first minute of a period can count under the period before.
+/// So much of a period can count under the period before.
 const PAUSE: Duration = Duration::from_secs(60);
 /// A step holds the locks of its buckets for a few milliseconds.
 const BUCKETS_PER_STEP: u32 = 256;
