@@ -18,6 +18,7 @@ mod explain;
 mod failure;
 mod json_schema;
 mod levels;
+mod limit_option;
 mod list;
 mod lock_timeout;
 mod man;

@@ -17,9 +17,9 @@ use crate::modes::{ModeArg, SettingJson};
 use crate::output::{ChangeJson, say, say_change, say_json};
 use crate::overrides::OverrideJson;
 use crate::paging::readable;
-use crate::quota_args::{key, limit_name, of_limit, reason};
+use crate::quota_args::{key, limit_name, reason};
 use crate::text::plain;
-use crate::{clock, modes, overrides, plan, times};
+use crate::{clock, limit_option, modes, overrides, plan, times};
 
 /// Enforce, shadow, switch off or block: a key, a plan or all keys
 ///
@@ -77,8 +77,12 @@ impl Args {
 
     pub(crate) async fn run<DB: Migrate + Examine>(mut self, store: &SqlStore<DB>) -> anyhow::Result<ExitCode> {
         let is_read_only = self.is_read_only();
-        self.plan = self.plan.map(|plan| of_limit(plan, self.limit.as_ref()));
-        self.key = self.key.map(|key| of_limit(key, self.limit.as_ref()));
+        if let Some(plan) = self.plan.take() {
+            self.plan = Some(limit_option::plan(store, plan, self.limit.as_ref()).await?);
+        }
+        if let Some(key) = self.key.take() {
+            self.key = Some(limit_option::bucket(store, key, self.limit.as_ref()).await?);
+        }
         let now = clock::now(store.pool()).await?;
         let change = ModeChange {
             mode: self.mode.map(Mode::from),

@@ -16,9 +16,9 @@ use crate::exit::CliError;
 use crate::modes::SettingJson;
 use crate::output::{Cell, ChangeJson, Column, Table, say, say_change, say_json};
 use crate::paging::{PAGE, read_all, readable};
-use crate::quota_args::{self, QuotaArgs, key, limit_name, of_limit, reason};
+use crate::quota_args::{self, QuotaArgs, key, limit_name, reason};
 use crate::text::{plain, quoted};
-use crate::{clock, failure, modes, overrides, times};
+use crate::{clock, failure, limit_option, modes, overrides, times};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -77,7 +77,7 @@ pub(crate) enum Command {
 pub(crate) struct Override {
     #[arg(value_parser = key)]
     key: Key,
-    /// The further limit of the key's plan, instead of the first
+    /// One limit of the key's plan [default: the first]
     #[arg(long, value_name = "NAME", value_parser = limit_name)]
     limit: Option<LimitName>,
     #[command(flatten)]
@@ -124,7 +124,7 @@ impl Override {
     async fn run<DB: Migrate + Examine>(self, store: &SqlStore<DB>) -> anyhow::Result<()> {
         let quota = if self.clear { None } else { Some(self.quota.required()?) };
         let now = clock::now(store.pool()).await?;
-        let key = of_limit(self.key, self.limit.as_ref());
+        let key = limit_option::bucket(store, self.key, self.limit.as_ref()).await?;
         let before = overrides::effective(store, &key, now).await?;
         if self.clear && before.quota.is_none() && before.mode.is_some() {
             return Err(overrides::missing_part(&key, "limits").into());

@@ -134,14 +134,6 @@ pub(crate) fn limit_name(text: &str) -> Result<LimitName, CliError> {
     LimitName::try_from(text).map_err(|error| invalid(&error.to_string(), error.hint()))
 }
 
-/// The key of a limit, if one is named.
-pub(crate) fn of_limit(key: Key, limit: Option<&LimitName>) -> Key {
-    match limit {
-        Some(limit) => key.limit(limit),
-        None => key,
-    }
-}
-
 fn invalid(message: &str, hint: &str) -> CliError {
     let (problem, hint) = split_hint(message, Some(hint));
     CliError::arguments(problem, hint)

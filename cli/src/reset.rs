@@ -2,24 +2,28 @@ use std::process::ExitCode;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tollgate::{Admin, Error, Key, admin::Filter};
+use tollgate::{Admin, Error, Key, admin::Filter, model::LimitName, store::Maintenance};
 
-use crate::each_key;
 use crate::exit::CliError;
 use crate::output::{progress, say, say_json};
 use crate::paging::{PAGE, Skipped};
-use crate::quota_args::{key, prefix};
+use crate::quota_args::{key, limit_name, prefix};
 use crate::text::{counted, quoted};
+use crate::{each_key, limit_option};
 
 /// Fill buckets, and forget the requests that sliding windows have counted
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
 \x20 tollgate reset user:42\n\
+\x20 tollgate reset user:42 --limit month\n\
 \x20 tollgate reset --prefix user: --dry-run   # how many it would reset\n\
 \x20 tollgate reset --prefix user: --force")]
 pub(crate) struct Args {
     #[arg(required_unless_present = "prefix", conflicts_with = "prefix", value_name = "KEY", value_parser = key)]
     keys: Vec<Key>,
+    /// One limit of the keys' plan [default: the first]
+    #[arg(long, value_name = "NAME", value_parser = limit_name, conflicts_with = "prefix")]
+    limit: Option<LimitName>,
     /// Reset every bucket and sliding window whose key starts with PREFIX; needs --force
     #[arg(long, value_parser = prefix)]
     prefix: Option<Key>,
@@ -39,9 +43,10 @@ impl Args {
         self.dry_run
     }
 
-    pub(crate) async fn run(self, store: &impl Admin) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, store: &(impl Admin + Maintenance)) -> anyhow::Result<ExitCode> {
         let Some(prefix) = &self.prefix else {
-            return each_key::for_each_key(&self.keys, self.json, "full", async |key| store.reset(key).await).await;
+            let keys = limit_option::buckets(store, self.keys, self.limit.as_ref()).await?;
+            return each_key::for_each_key(&keys, self.json, "full", async |key| store.reset(key).await).await;
         };
         let selected = if self.force {
             Selection::of(store, prefix, async |key| store.reset(key).await.map(drop)).await?

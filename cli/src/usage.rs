@@ -35,12 +35,12 @@ pub(crate) struct Args {
     /// Records usage from now on, or no more, or records the period that has ended
     #[arg(value_enum)]
     action: Option<Action>,
-    /// With `on`: the length of the periods, 1h or 1day, in UTC
-    #[arg(long, value_name = "SPAN", value_parser = period, requires = "action", default_value = "1h")]
-    every: UsagePeriod,
-    /// With `on`: how long each period is kept, in days
-    #[arg(long, value_name = "SPAN", value_parser = days, requires = "action", default_value = "400d")]
-    keep: u32,
+    /// With `on`: the length of the periods, 1h or 1day, in UTC [default: as before, or 1h]
+    #[arg(long, value_name = "SPAN", value_parser = period, requires = "action")]
+    every: Option<UsagePeriod>,
+    /// With `on`: how long each period is kept, in days [default: as before, or 400d]
+    #[arg(long, value_name = "SPAN", value_parser = days, requires = "action")]
+    keep: Option<u32>,
     /// Only this key, with the further limits of its plan
     #[arg(long, value_name = "KEY", value_parser = key, conflicts_with = "action")]
     key: Option<Key>,
@@ -80,13 +80,21 @@ impl Args {
     }
 
     pub(crate) async fn run(self, store: &(impl Admin + Maintenance)) -> anyhow::Result<ExitCode> {
+        if (self.every.is_some() || self.keep.is_some()) && !matches!(self.action, Some(Action::On)) {
+            let message = "only `usage on` takes a period or a retention";
+            return Err(CliError::arguments(message, "leave out --every and --keep").into());
+        }
         match self.action {
             Some(Action::On) => {
-                store.set_usage_recording(Some(UsageRecording::new(self.every).keep_days(self.keep))).await?;
+                let before = store.usage_recording().await?;
+                let every = self.every.or(before.map(|before| before.period)).unwrap_or(UsagePeriod::Hour);
+                let recording = UsageRecording::new(every);
+                let keep = self.keep.or(before.map(|before| before.keep_days)).unwrap_or(recording.keep_days);
+                store.set_usage_recording(Some(recording.keep_days(keep))).await?;
                 // The first round only begins to count.
                 record(store).await?;
-                let every = if self.every == UsagePeriod::Hour { "hour" } else { "day" };
-                say(format!("usage is recorded by {every}, and kept for {}", counted(self.keep, "day")))?;
+                let every = if every == UsagePeriod::Hour { "hour" } else { "day" };
+                say(format!("usage is recorded by {every}, and kept for {}", counted(keep, "day")))?;
             }
             Some(Action::Off) => {
                 store.set_usage_recording(None).await?;

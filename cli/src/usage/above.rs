@@ -1,5 +1,7 @@
 //! The keys that have used most of a calendar quota.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use tollgate::{
@@ -43,7 +45,7 @@ pub(crate) struct QuotaUseJson {
     plan: Option<String>,
     /// The limit.
     quota: String,
-    /// The tokens of the current period that are used.
+    /// The tokens that are not available. After a change to a larger quota, more than the period's requests used.
     used: u64,
     /// The used part of the quota, in percent, rounded down. Above 100 while debt or waits use tokens of the next period.
     percent: u64,
@@ -78,7 +80,12 @@ impl QuotaUseJson {
     fn of(level: &BucketLevel, share: Share) -> Option<Self> {
         let (quota, key) = (level.quota(), level.key());
         let used = u64::try_from(i128::from(quota.capacity()) - i128::from(level.available())).ok()?;
-        if !matches!(quota.refill(), Refill::Period(_)) || !share.is_reached(used, quota.capacity()) {
+        let is_quota_of_a_day = match quota.refill() {
+            Refill::Period(_) => true,
+            Refill::Calendar => quota.refill_time() >= Duration::from_hours(24),
+            _ => false,
+        };
+        if !is_quota_of_a_day || !share.is_reached(used, quota.capacity()) {
             return None;
         }
         let percent = u128::from(used) * 100 / u128::from(quota.capacity().max(1));

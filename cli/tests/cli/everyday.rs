@@ -303,8 +303,23 @@ fn usage_is_listed_after_it_is_switched_on() {
         let near = database.run(&["usage", "--above", "80%"]).ended(0);
         let near = near.says(&["a    month  free  10 per calendar month     8   80%"]);
         assert!(!near.out.contains('b'), "{near:?}");
+        database.run(&["plan", "set", "daily", "first: 100/s", "day: 10 per calendar day"]).ended(0);
+        database.run(&["take", "c", "--plan", "daily", "--cost", "9"]).ended(0);
+        let near = database.run(&["usage", "--above", "80%", "--plan", "daily"]).ended(0);
+        near.says(&["c    day    daily  10 per calendar day     9   90%"]);
+        database.run(&["reset", "c", "--limit", "day"]).ended(0);
+        database.run(&["reset", "c", "--limit", "first"]).ended(0);
+        database.run(&["take", "c", "--plan", "daily", "--cost", "10"]).ended(0);
+        let typo = ["error: plan 'daily' has no limit 'dya'", "hint: it has first, day"];
+        for mistyped in
+            [&["reset", "c"][..], &["plan", "override", "c", "--quota", "9/s"], &["mode", "off", "--plan", "daily"]]
+        {
+            database.run(&[mistyped, &["--limit", "dya"]].concat()).ended(1).says(&typo);
+        }
+        database.run(&["usage", "off", "--keep", "1d"]).ended(2).says(&["error: only `usage on` takes"]);
+        database.run(&["usage", "on"]).ended(0).says(&["by day", "90 days"]);
         database.run(&["usage", "--month", "2026-13"]).ended(2).says(&["not a month: --month 2026-13"]);
         database.run(&["usage", "off"]).ended(0);
-        assert_eq!(database.run(&["usage", "--json"]).ended(0).json(), used, "{engine:?}: it stays");
+        assert_eq!(database.run(&["usage", "--plan", "free", "--json"]).ended(0).json(), used, "{engine:?}: it stays");
     }
 }
