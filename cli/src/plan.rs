@@ -33,7 +33,7 @@ pub(crate) enum Command {
     /// A request takes from all limits, or from none. All but the first have a name. Limits that are not named are removed.
     #[command(after_help = "Examples:\n\
     \x20 tollgate plan set free --quota '10/s burst 20'\n\
-    \x20 tollgate plan set free '10/s burst 20' 'day: 1000/day' 'month: 20000/month'\n\
+    \x20 tollgate plan set free '10/s burst 20' 'day: 1000/day in UTC' 'month: 20000/month'\n\
     \x20 tollgate plan set llm 'requests: 60/min' 'tokens: 40000/min cost tokens'")]
     Set {
         #[arg(value_parser = key)]

@@ -9,9 +9,10 @@ use crate::model::{Key, LimitName, Quota, QuotaError};
 
 /// Limits of one key that a request takes from together: 1 to 16, each with a bucket of its own.
 ///
-/// A request takes from all of them, or from none. The first limit has the bucket of the key. Each further one has the bucket
-/// [`Key::limit`], under its name, or under its place (`2`, `3`, …) if it has none. So a limit that is renamed, or moved without a
-/// name, begins with a full bucket.
+/// A request takes from all of them, or from none. The first limit has the bucket of the key, with or without a name. Each further
+/// one has the bucket [`Key::limit`], under its name, or under its place (`2`, `3`, …) if it has none. Add limits at the end: a
+/// limit that moves to or from the first place takes from another bucket. So does a further limit that is renamed, or moved without
+/// a name.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore};
@@ -94,7 +95,8 @@ impl From<Quota> for Limits {
 }
 
 impl NamedLimit {
-    /// Sets the name, which keeps the limit's bucket if limits are added or removed. Default: none.
+    /// Sets the name, which keeps a further limit's bucket if other further limits are added, moved or removed. The first limit has
+    /// the bucket of the key, under any name. Default: none.
     #[must_use]
     pub fn name(self, name: LimitName) -> Self {
         Self { name: Some(name), ..self }

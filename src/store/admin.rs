@@ -130,7 +130,7 @@ pub trait Admin: Store {
     /// their tokens, up to the new capacity. The modes of its limits stay.
     ///
     /// A request takes from all limits of its plan, or from none. A process knows of added and removed limits
-    /// within a second.
+    /// within five seconds.
     ///
     /// ```
     /// use tollgate::{Admin, Key, Limiter, MemoryStore, Rule, model::Limits};
@@ -138,7 +138,7 @@ pub trait Admin: Store {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let (store, free) = (MemoryStore::new(), Key::try_from("free")?);
-    /// store.create_plan(&free, "10/s burst 20; day: 1000/day; month: 20000/month".parse::<Limits>()?).await?;
+    /// store.create_plan(&free, "10/s burst 20; day: 1000/day in UTC; month: 20000/month".parse::<Limits>()?).await?;
     /// let limiter = Limiter::new(store, Rule::Plan(free))?;
     /// assert_eq!(limiter.allow_n("user:42", 3).await?.each()[1].remaining(), Some(997));
     /// # Ok(())
@@ -250,8 +250,9 @@ pub trait Admin: Store {
     /// [`Maintenance::record_usage`](crate::store::Maintenance::record_usage) records what was used so far, and then records no more.
     /// Recorded usage stays. Default: usage is not recorded.
     ///
-    /// Decisions cost what they cost without it. Limiters record in a background task, within a minute after each period has
-    /// ended. Without a running limiter, run `tollgate usage record` by a scheduler.
+    /// Decisions cost what they cost without it. A limiter records in a background task: once a minute while requests come, at its
+    /// first request after a pause, and when it closes. For other callers, such as SQL clients and short-lived programs that do not
+    /// close their limiter, run `tollgate usage record` by a scheduler.
     ///
     /// Not recorded: sliding windows, requests in the mode [`Off`](Mode::Off), and what a request in the mode
     /// [`Shadow`](Mode::Shadow) took beyond the limit, because these take no tokens from a bucket. On MySQL and MariaDB, the tokens
@@ -276,8 +277,8 @@ pub trait Admin: Store {
     /// Reads the usage of the next `limit` buckets after the id `after`, or of the first ones, in the byte order of their ids.
     /// A bucket has an entry for each plan that it followed. The list ends with an empty answer.
     ///
-    /// The usage is up to date, and its sum over all periods is exact. A token counts under the period in which the bucket was
-    /// recorded last, so the first minute of a period can count under the period before.
+    /// The usage is up to date, and its sum over all periods is exact. Tokens taken between a period's end and the next recording
+    /// count under the period before.
     ///
     /// # Errors
     ///
