@@ -2,11 +2,12 @@ use std::process::ExitCode;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tollgate::{Key, Limit, Store};
+use tollgate::{Admin, Key, Limit, model::LimitName, store::Maintenance};
 use uuid::Uuid;
 
+use crate::limit_option;
 use crate::output::{say, say_json};
-use crate::quota_args::key;
+use crate::quota_args::{key, limit_name};
 use crate::request::{RequestArgs, limiter};
 use crate::text::{counted, plain};
 
@@ -20,6 +21,9 @@ use crate::text::{counted, plain};
 pub(crate) struct Args {
     #[arg(value_name = "KEY", value_parser = key)]
     key: Key,
+    /// Only this limit of the key's plan
+    #[arg(long, value_name = "NAME", value_parser = limit_name, conflicts_with_all = ["plan", "quota", "cost_of"])]
+    limit: Option<LimitName>,
     #[command(flatten)]
     request: RequestArgs,
     /// The charge's id, to repeat a charge whose outcome is unknown without charging twice
@@ -40,20 +44,21 @@ pub(crate) struct ChargeJson {
 }
 
 impl Args {
-    pub(crate) async fn run<S: Store>(self, store: S) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run<S: Admin + Maintenance>(self, store: S) -> anyhow::Result<ExitCode> {
+        let key = limit_option::bucket(&store, self.key, self.limit.as_ref()).await?;
         let limiter = limiter(store)?;
-        let take = self.request.take(std::slice::from_ref(&self.key));
+        let take = self.request.take(std::slice::from_ref(&key));
         let take = self.id.into_iter().fold(take, |take, id| take.id(id, REMEMBERED));
         let charged = limiter.charge_request(&take).await?;
         // The charge is made, also if the role may not read.
-        let level = limiter.peek_limit(&Limit::new(self.key.clone(), self.request.rule())).await;
+        let level = limiter.peek_limit(&Limit::new(key.clone(), self.request.rule())).await;
         let available = level.ok().map(|level| level.available());
         if self.json {
             say_json(&ChargeJson { charged, available })?;
         } else {
             let outcome = if charged { "charged" } else { "charged before, with this id" };
             let left = available.map_or_else(String::new, |left| format!("; {} available", counted(left, "token")));
-            say(format!("{}: {outcome}{left}", plain(self.key.as_str())))?;
+            say(format!("{}: {outcome}{left}", plain(key.as_str())))?;
         }
         Ok(ExitCode::SUCCESS)
     }

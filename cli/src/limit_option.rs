@@ -59,9 +59,10 @@ async fn of_limit(store: &impl Maintenance, plan: &Key, id: &Key, name: &LimitNa
         None => {
             let names: Vec<&str> = limits.iter().filter_map(|limit| limit.get_name().map(LimitName::as_str)).collect();
             let message = format!("plan '{}' has no limit '{name}'", plain(plan.as_str()));
-            let hint = match names.is_empty() {
-                true => "leave out --limit: its limit has no name".to_owned(),
-                false => format!("it has {}", names.join(", ")),
+            let hint = if names.is_empty() {
+                "leave out --limit: its limit has no name".to_owned()
+            } else {
+                format!("it has {}", names.join(", "))
             };
             Err(CliError::absent(message, hint).into())
         }

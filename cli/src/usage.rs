@@ -87,9 +87,9 @@ impl Args {
         match self.action {
             Some(Action::On) => {
                 let before = store.usage_recording().await?;
-                let every = self.every.or(before.map(|before| before.period)).unwrap_or(UsagePeriod::Hour);
+                let every = self.every.or_else(|| before.map(|before| before.period)).unwrap_or(UsagePeriod::Hour);
                 let recording = UsageRecording::new(every);
-                let keep = self.keep.or(before.map(|before| before.keep_days)).unwrap_or(recording.keep_days);
+                let keep = self.keep.or_else(|| before.map(|before| before.keep_days)).unwrap_or(recording.keep_days);
                 store.set_usage_recording(Some(recording.keep_days(keep))).await?;
                 // The first round only begins to count.
                 record(store).await?;

@@ -37,3 +37,7 @@ begin
   end loop;
 end
 $$;
+
+-- A node gets a routine with the privileges that the coordinator grants, and keeps the default one of PUBLIC, which each routine
+-- here is created with. On a node that is added later, all routines have it, until this runs again.
+revoke execute on all functions in schema tollgate from public;

@@ -250,9 +250,9 @@ pub trait Admin: Store {
     /// [`Maintenance::record_usage`](crate::store::Maintenance::record_usage) records what was used so far, and then records no more.
     /// Recorded usage stays. Default: usage is not recorded.
     ///
-    /// Decisions cost what they cost without it. A limiter records in a background task: once a minute while requests come, at its
-    /// first request after a pause, and when it closes. For other callers, such as SQL clients and short-lived programs that do not
-    /// close their limiter, run `tollgate usage record` by a scheduler.
+    /// Decisions cost what they cost without it. A limiter records in a background task: once a minute while requests come, and
+    /// at its first request after a pause. For other callers, such as SQL clients and short-lived programs, run
+    /// `tollgate usage record` by a scheduler.
     ///
     /// Not recorded: sliding windows, requests in the mode [`Off`](Mode::Off), and what a request in the mode
     /// [`Shadow`](Mode::Shadow) took beyond the limit, because these take no tokens from a bucket. On MySQL and MariaDB, the tokens

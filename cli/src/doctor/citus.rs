@@ -50,6 +50,23 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut DoctorRe
         let found = format!("without any bucket: {}", empty.join(", "));
         report.warn("nodes", found, "select citus_rebalance_start()");
     }
+    let (unreachable, open): (Vec<String>, Vec<String>) = sqlx::query_as(
+        "select coalesce(array_agg(n.name) filter (where not r.success), '{}'),
+                coalesce(array_agg(n.name) filter (where r.success and r.result <> '0'), '{}')
+           from run_command_on_all_nodes(
+                  'select count(*) from pg_proc p cross join aclexplode(coalesce(p.proacl, acldefault(''f'', p.proowner))) a
+                    where p.pronamespace = to_regnamespace(''tollgate'') and a.grantee = 0') r
+           join (select nodeid, nodename || ':' || nodeport as name from pg_dist_node) n using (nodeid)",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if !unreachable.is_empty() {
+        let found = format!("no answer from {}", unreachable.join(", "));
+        report.fail("nodes", found, "start the node, or `select citus_remove_node(…)` if it is lost");
+    }
+    if !open.is_empty() {
+        report.fail("privileges", format!("each role can call every routine on {}", open.join(", ")), REMEDY);
+    }
     let with_shards = nodes.iter().filter(|(.., placed)| *placed > 0).count();
     if left.is_empty() {
         report.ok("distribution", format!("{shards} shards on {}, {bytes} bytes", counted(with_shards, "node")));

@@ -306,10 +306,11 @@ fn usage_is_listed_after_it_is_switched_on() {
         database.run(&["plan", "set", "daily", "first: 100/s", "day: 10 per calendar day"]).ended(0);
         database.run(&["take", "c", "--plan", "daily", "--cost", "9"]).ended(0);
         let near = database.run(&["usage", "--above", "80%", "--plan", "daily"]).ended(0);
-        near.says(&["c    day    daily  10 per calendar day     9   90%"]);
+        near.says(&["c    day    daily  10 per calendar 1d     9   90%"]);
         database.run(&["reset", "c", "--limit", "day"]).ended(0);
         database.run(&["reset", "c", "--limit", "first"]).ended(0);
         database.run(&["take", "c", "--plan", "daily", "--cost", "10"]).ended(0);
+        database.run(&["charge", "c", "--limit", "day", "--cost", "3"]).ended(0).says(&["-3 tokens available"]);
         let typo = ["error: plan 'daily' has no limit 'dya'", "hint: it has first, day"];
         for mistyped in
             [&["reset", "c"][..], &["plan", "override", "c", "--quota", "9/s"], &["mode", "off", "--plan", "daily"]]

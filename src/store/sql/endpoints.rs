@@ -58,6 +58,14 @@ impl<DB: Dialect> Endpoints<DB> {
         }
     }
 
+    /// How many other nodes a call can connect to if one refuses it.
+    pub(super) fn others(&self) -> usize {
+        match self {
+            Self::Nodes { options, .. } => options.len() - 1,
+            Self::Supplied { .. } => 0,
+        }
+    }
+
     /// Has the pool open its next connection to the next node, or with the latest credentials.
     pub(super) fn turn(&self, pool: &Pool<DB>) -> Result<(), sqlx::Error> {
         pool.set_connect_options(match self {

@@ -211,9 +211,13 @@ impl<DB: Dialect> SqlStore<DB> {
             if let Err(error) = endpoints.prepare(&self.pool) {
                 return Ok(Err(error));
             }
+            let mut others = endpoints.others();
             while Instant::now() + NODE_PATIENCE < deadline {
-                if let Ok(acquired) = timeout(NODE_PATIENCE, self.reconnect.acquire(&self.pool)).await {
-                    return Ok(acquired);
+                match timeout(NODE_PATIENCE, self.reconnect.acquire(&self.pool)).await {
+                    // Such as a node whose name or network is gone.
+                    Ok(Err(sqlx::Error::Io(_))) if others > 0 => others -= 1,
+                    Ok(acquired) => return Ok(acquired),
+                    Err(_) => {}
                 }
                 if let Err(error) = endpoints.turn(&self.pool) {
                     return Ok(Err(error));

@@ -17,6 +17,7 @@ mod interrupted;
 mod journal;
 mod leased;
 mod lost;
+mod nodes;
 mod replaced;
 mod rotated;
 mod secrets;
@@ -38,6 +39,7 @@ pub fn cases() -> Vec<Case> {
         journal::cases(),
         leased::cases(),
         lost::cases(),
+        nodes::cases(),
         replaced::cases(),
         rotated::cases(),
         secrets::cases(),

@@ -106,7 +106,7 @@ pub async fn limit_with_a_mode_of_its_own<W: World>(world: &W) -> anyhow::Result
     let limit = |key: &Key, quota: &str| anyhow::Ok(Limit::new(key.clone(), Rule::try_from(quota)?));
     let others = [
         limit(&tries, "1/h")?.mode(Mode::Shadow),
-        limit(&never, "5/h")?.cost(6).mode(Mode::Shadow),
+        limit(&never, "5/h")?.min_remaining(5).mode(Mode::Shadow),
         limit(&off, "1/h")?.mode(Mode::Off),
     ];
     let all = others.iter().cloned().fold(Take::from(limit(&decides, "3/h")?), Take::and_limit);
@@ -115,7 +115,7 @@ pub async fn limit_with_a_mode_of_its_own<W: World>(world: &W) -> anyhow::Result
         |decision: &Decision| decision.each().iter().map(|one| (one.limit_index(), one.mode())).collect::<Vec<_>>();
     let reservation = limiter.reserve_request(&all.clone().refundable()).await?;
     assert_eq!(modes(reservation.decision()), [(0, Mode::Enforce), (1, Mode::Enforce), (2, Mode::Shadow)]);
-    assert_eq!(reservation.refund(1).await?, 2);
+    assert_eq!(reservation.refund(1).await?, 1, "to each");
     for tried in [Mode::Enforce, Mode::Shadow] {
         let decision = world.decide(all.clone()).await?;
         assert_eq!(modes(&decision), [(0, Mode::Enforce), (1, tried), (2, Mode::Shadow)]);

@@ -23,24 +23,35 @@ pub async fn migrate_citus(pool: &PgPool) -> Result<Vec<Migration>, Error> {
     let ledger = ledger(&mut transaction).await.map_err(failed::<Postgres>)?;
     let pending = Scope::Pending.of::<Postgres>(&ledger)?;
     let run = async {
-        // Tables that are not distributed yet take the statements of a migration at once, as on PostgreSQL.
-        if !is_distributed(&mut transaction).await? {
+        sqlx::query(SETTINGS).execute(&mut *transaction).await?;
+        if is_distributed(&mut transaction).await? {
+            // New tables come before their distribution.
+            one_by_one(&mut transaction, pending.iter().map(Migration::sql)).await?;
+        } else {
+            // Tables that are not distributed yet take the statements of a migration at once, as on PostgreSQL.
             for migration in &pending {
                 sqlx::raw_sql(migration.sql()).execute(&mut *transaction).await?;
             }
         }
         sqlx::raw_sql(TABLES).execute(&mut *transaction).await?;
         // Citus creates a routine on every node if the tables that it depends on are distributed.
-        for sql in Postgres::MIGRATIONS.iter().map(Migration::sql).chain([ROUTINES, DELEGATION]) {
-            for statement in statements(sql) {
-                sqlx::raw_sql(statement).execute(&mut *transaction).await?;
-            }
-        }
+        one_by_one(&mut transaction, Postgres::MIGRATIONS.iter().map(Migration::sql)).await?;
+        one_by_one(&mut transaction, [ROUTINES, DELEGATION]).await?;
         transaction.commit().await
     };
     run.await.map_err(failed::<Postgres>)?;
     report::<Postgres>(&pending);
     Ok(pending)
+}
+
+async fn one_by_one(
+    connection: &mut PgConnection,
+    files: impl IntoIterator<Item = &'static str>,
+) -> Result<(), sqlx::Error> {
+    for statement in files.into_iter().flat_map(statements) {
+        sqlx::raw_sql(statement).execute(&mut *connection).await?;
+    }
+    Ok(())
 }
 
 async fn require_coordinator(connection: &mut PgConnection) -> Result<(), Error> {
@@ -73,6 +84,9 @@ fn statements(sql: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Allows the migrations here, and triggers that stay on the node of their row.
+const SETTINGS: &str = "select pg_catalog.set_config('tollgate.distributing', 'on', true),
+                               pg_catalog.set_config('citus.enable_unsafe_triggers', 'on', true)";
 const TABLES: &str = include_str!("../../../../migrations/citus/0001_tables.sql");
 const ROUTINES: &str = include_str!("../../../../migrations/citus/0002_routines.sql");
 const DELEGATION: &str = include_str!("../../../../migrations/citus/0003_delegation.sql");

@@ -22,6 +22,12 @@ impl MigrationRunner for Postgres {
 begin
   perform pg_catalog.set_config('tollgate.host_search_path', pg_catalog.current_setting('search_path'), true);
   perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  if to_regclass('pg_dist_partition') is not null
+     and coalesce(current_setting('tollgate.distributing', true), '') <> 'on' then
+    if exists (select from pg_dist_partition p where p.logicalrelid = to_regclass('tollgate.token_buckets')) then
+      raise exception 'tollgate: Citus distributes these tables: run `tollgate migrate --distributed citus`';
+    end if;
+  end if;
   perform set_config('tollgate.existing',
                      array(select oid from pg_namespace where nspname = 'tollgate'
                             union all select oid from pg_class where relnamespace = to_regnamespace('tollgate')
