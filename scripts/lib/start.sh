@@ -109,7 +109,8 @@ start_native() { # ENGINE...
 
 start() { # [ENGINE...]
     local name wanted=("$@") todo
-    if docker_answers; then start_with_docker "$@"; return; fi
+    # Citus is built from its source, also where Docker answers.
+    if [[ " $* " != *" citus "* ]] && docker_answers; then start_with_docker "$@"; return; fi
     if (($# == 0)); then wanted=("${native_engines[@]}"); fi
     for name in "${wanted[@]}"; do
         [[ -f $scripts/servers.d/$name.sh ]] || die "unknown engine $name, or one that needs Docker;" \
