@@ -115,7 +115,7 @@ $$;
 -- sweep_step: deletes expired rows in one bounded step.
 --
 -- Arguments, result and errors: as on PostgreSQL
--- Locks:     the rows that the step deletes; waits for rows that another session has locked
+-- Locks:     the rows that the step deletes; waits for rows that another session has locked, and so does sweep_v1 here
 create or replace function tollgate.sweep_step(p_after text, p_limit bigint, out deleted bigint, out next text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -69,6 +69,9 @@ impl<DB: Dialect> SqlStore<DB> {
     /// Runs each call in a transaction of this level. Default: the pool's own level, in one round trip.
     ///
     /// Decisions are exact at every level. Higher levels only cost retries. `SQLite` has one level.
+    ///
+    /// Leave the level out on a store that is `distributed()`. Citus delegates no call in a transaction to the node that has
+    /// the key.
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
