@@ -62,10 +62,10 @@ pub(super) async fn examine(connection: &mut PgConnection, report: &mut DoctorRe
     .await?;
     if !unreachable.is_empty() {
         let found = format!("no answer from {}", unreachable.join(", "));
-        report.fail("nodes", found, "start the node, or `select citus_remove_node(…)` if it is lost");
+        report.fail("nodes", found, "start the node, or name its standby: `select citus_update_node(…)`");
     }
     if !open.is_empty() {
-        report.fail("privileges", format!("each role can call every routine on {}", open.join(", ")), REMEDY);
+        report.fail("privileges", format!("PUBLIC may execute every routine on {}", open.join(", ")), REMEDY);
     }
     let with_shards = nodes.iter().filter(|(.., placed)| *placed > 0).count();
     if left.is_empty() {
