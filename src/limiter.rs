@@ -30,7 +30,7 @@ mod usage_recorder;
 use bound::Bound;
 use builder::LimiterBuilder;
 use denial_reporter::DenialReporter;
-use policy::Policy;
+use policy::{Fallback, Policy};
 use reservation::adjust_each;
 use settings::{CurrentMode, CurrentRule};
 use stack::Stack;
@@ -96,6 +96,32 @@ impl<S: Store> Limiter<S> {
     /// Returns a builder for a limiter with non-default settings, such as a [fallback](LimiterBuilder::fallback).
     pub fn builder(store: S) -> LimiterBuilder<S> {
         LimiterBuilder::new(store)
+    }
+
+    /// Returns a limiter that differs from this one in its [deadline](LimiterBuilder::deadline). Both share everything else: calls,
+    /// caches, the circuit breaker, the rule and the mode.
+    ///
+    /// It costs no more than a clone, so a server can have one for each request: the caller's deadline.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { policy: self.policy.with_deadline(deadline), ..self.clone() }
+    }
+
+    /// Returns a limiter that differs from this one in its [fallback](LimiterBuilder::fallback), and counts its answers by itself.
+    /// Both share everything else: calls, caches, the circuit breaker, the rule and the mode. `None`: failures are errors.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Fallback, Limiter, MemoryStore};
+    ///
+    /// let strict = Limiter::new(MemoryStore::new(), "10/s")?; // or a store in a database
+    /// let lenient = strict.with_fallback(Fallback::Open);
+    /// # let _ = lenient;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_fallback(&self, fallback: impl Into<Option<Fallback>>) -> Self {
+        Self { policy: self.policy.with_fallback(fallback.into()), ..self.clone() }
     }
 
     /// Returns how many times the fallback answered.

@@ -11,6 +11,8 @@ use crate::command_effect::CommandEffect;
 use crate::database::{Engine, Missing, close, open, rest};
 use crate::doctor::Examine;
 use crate::exit::CliError;
+#[cfg(all(feature = "serve", unix))]
+use crate::serve;
 use crate::url::Url;
 use crate::{
     apply, blockers, charge, completions, create, delete, denied, doctor, exit, explain, failure, json_schema, list,
@@ -58,6 +60,8 @@ enum Online {
     Sweep(sweep::Args),
     Doctor(doctor::Args),
     Watch(watch::Args),
+    #[cfg(all(feature = "serve", unix))]
+    Serve(serve::Args),
 }
 
 /// Commands that need no database.
@@ -81,6 +85,18 @@ impl Arguments {
             Some(Command::Offline(Offline::Man(args))) => return args.run::<Self>(),
             Some(Command::Offline(Offline::Simulate(args))) => return args.run().await,
             Some(Command::Online(Online::Migrate(args))) if args.prints() => return args.print(&self.database),
+            #[cfg(all(feature = "serve", unix))]
+            Some(Command::Online(Online::Serve(args))) => {
+                if let Some(checked) = args.checked()? {
+                    return Ok(checked);
+                }
+                // Starts while the database is down, and answers as `on_error` says.
+                return match self.database.url()? {
+                    Url::MySql(url) => args.run::<MySql>(&url).await,
+                    Url::Postgres(url) => args.run::<Postgres>(&url).await,
+                    Url::Sqlite(url) => args.run::<Sqlite>(&url).await,
+                };
+            }
             // Decided without the database, because `TOLLGATE_MODE` must work while the database is down.
             Some(Command::Online(Online::Take(args))) if request::is_decided_by_mode()? => {
                 return args.run(MemoryStore::new(), ready(())).await;
@@ -163,6 +179,8 @@ impl Online {
             | Self::Reset(_)
             | Self::Sweep(_)
             | Self::Usage(_) => CommandEffect::Change,
+            #[cfg(all(feature = "serve", unix))]
+            Self::Serve(_) => CommandEffect::Change,
         }
     }
 
@@ -192,6 +210,8 @@ impl Online {
             }
             Self::Usage(args) => args.run(&store).await,
             Self::Watch(args) => args.run(store, redact::database(url)).await,
+            #[cfg(all(feature = "serve", unix))]
+            Self::Serve(args) => args.run::<DB>(url).await,
         }
     }
 }

@@ -36,6 +36,8 @@ mod redact;
 mod request;
 mod reset;
 mod run;
+#[cfg(all(feature = "serve", unix))]
+mod serve;
 #[cfg(unix)]
 mod sidecars;
 mod signals;

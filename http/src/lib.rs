@@ -20,7 +20,7 @@ pub use server::MatchedRoute;
 pub use server::{
     ClientAddr, GlobalKey, Header, KeyExtractor, MissingKey, NetworkError, RateLimit, RateLimitHeaders, RateLimitLayer,
     Refusal, ResponseBody, ResponseFuture, ShadowRefusal, TrustedProxies, UrlPath, extension, hashed, is_success,
-    respond,
+    joined_key, respond,
 };
 
 /// Compiles the programs in the book.

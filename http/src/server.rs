@@ -31,6 +31,7 @@ pub use extractors::MatchedRoute;
 pub use extractors::{GlobalKey, Header, UrlPath, extension, hashed};
 pub use future::ResponseFuture;
 pub use headers::RateLimitHeaders;
+pub use key::joined_key;
 pub use key_extractor::{KeyExtractor, MissingKey};
 pub use layer::RateLimitLayer;
 pub use refund::is_success;

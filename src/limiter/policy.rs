@@ -31,6 +31,12 @@ struct CountedFallback {
     count: AtomicU64,
 }
 
+impl CountedFallback {
+    fn new(fallback: Fallback) -> Arc<Self> {
+        Arc::new(Self { store: FallbackStore::new(fallback), count: AtomicU64::new(0) })
+    }
+}
+
 /// Whether the store answers, and whether that was logged.
 #[derive(Debug)]
 struct StoreHealth {
@@ -48,11 +54,18 @@ impl Policy {
         decisions: &Arc<Decisions>,
         has_circuit_breaker: bool,
     ) -> Self {
-        let counted = |fallback| CountedFallback { store: FallbackStore::new(fallback), count: AtomicU64::new(0) };
         let (is_down, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
         let circuit_breaker = has_circuit_breaker.then(|| Arc::new(CircuitBreaker::new(deadline)));
         let health = StoreHealth { is_down, decisions, circuit_breaker };
-        Self { deadline, fallback: fallback.map(counted).map(Arc::new), health: Arc::new(health) }
+        Self { deadline, fallback: fallback.map(CountedFallback::new), health: Arc::new(health) }
+    }
+
+    pub(super) fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self.clone() }
+    }
+
+    pub(super) fn with_fallback(&self, fallback: Option<Fallback>) -> Self {
+        Self { fallback: fallback.map(CountedFallback::new), ..self.clone() }
     }
 
     /// The answer to a call that takes no tokens, by the deadline. The circuit breaker ignores it.

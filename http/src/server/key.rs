@@ -23,6 +23,23 @@ pub(super) fn join(parts: &[&str]) -> String {
     joined
 }
 
+/// Returns the key of several texts, such as a domain and a user. Different lists have different keys.
+///
+/// Each text but the last has its length in bytes before it: `5=login 203.0.113.7`, as the keys of a
+/// [named layer](super::RateLimitLayer::name) have. A key of more than 255 bytes becomes its SHA-256 hash.
+///
+/// # Errors
+///
+/// Returns an error if there is no text, or an empty one alone.
+///
+/// ```
+/// assert_eq!(tollgate_http::joined_key(&["login", "203.0.113.7"])?.as_str(), "5=login 203.0.113.7");
+/// # Ok::<(), tollgate::model::KeyError>(())
+/// ```
+pub fn joined_key(texts: &[&str]) -> Result<Key, KeyError> {
+    key(&join(texts))
+}
+
 /// Returns a single text unchanged, unless it looks like the result of [`join`].
 pub(super) fn alone(text: String) -> String {
     if begins_with_length(&text) { join(&[&text]) } else { text }

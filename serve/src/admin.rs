@@ -1,0 +1,74 @@
+//! The endpoints of operators, which only read: metrics and the configuration.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{Request, StatusCode};
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use crate::counts::Answer;
+use crate::problem::Problem;
+use crate::server::State as ServerState;
+
+/// The routes of operators.
+pub(crate) fn routes(state: Arc<ServerState>, metrics: PrometheusHandle) -> Router {
+    let render = {
+        let state = Arc::clone(&state);
+        async move || {
+            record(&state);
+            ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
+        }
+    };
+    Router::new()
+        .route("/metrics", get(render))
+        .route("/config", get(config))
+        .with_state(state)
+        .layer(middleware::from_fn(require_address))
+}
+
+/// Refuses the names of other hosts: a page of a browser can have its own name lead here.
+async fn require_address(request: Request<axum::body::Body>, next: Next) -> Response {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = host
+        .rsplit_once(':')
+        .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
+    let is_address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    if is_address || name == "localhost" {
+        return next.run(request).await;
+    }
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, "this server has an address and no name: use it in the URL")
+        .into_response()
+}
+
+/// Brings the counters of the answers up to date.
+fn record(state: &ServerState) {
+    for (domain, rule, counts) in state.gate.counts.all() {
+        for answer in Answer::ALL {
+            let labels = [("domain", domain.clone()), ("rule", rule.clone()), ("outcome", answer.as_str().to_owned())];
+            metrics::counter!("tollgate_serve_decisions_total", &labels).absolute(counts[answer as usize]);
+        }
+    }
+    metrics::counter!("tollgate_serve_fallbacks_total").absolute(state.gate.limiters.fallbacks());
+    let has_failed = state.config_error.lock().is_some();
+    metrics::gauge!("tollgate_serve_config_load_error").set(if has_failed { 1.0 } else { 0.0 });
+}
+
+/// The configuration in force, and why a newer one is not.
+async fn config(State(state): State<Arc<ServerState>>) -> String {
+    let mut text = String::new();
+    if let Some(error) = &*state.config_error.lock() {
+        let _ = writeln!(text, "# not in force: {error}");
+    }
+    let config = state.gate.config.load();
+    for file in &config.files {
+        let _ = writeln!(text, "# {}", file.display());
+    }
+    let _ = write!(text, "{config}");
+    text
+}

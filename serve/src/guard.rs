@@ -1,0 +1,40 @@
+//! What every request must pass before an endpoint: the bearer token, and a time limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::{HeaderValue, Request, StatusCode};
+use tokio::time::timeout;
+
+use crate::problem::Problem;
+
+/// Answers 401 to requests without the token, and 408 to those that take too long, such as a body that never ends.
+pub(crate) async fn guard(State(token): State<Option<Arc<str>>>, request: Request<Body>, next: Next) -> Response {
+    let is_probe = ["/livez", "/readyz", "/healthcheck"].contains(&request.uri().path());
+    if let Some(token) = token.filter(|_| !is_probe)
+        && !has_token(&request, &token)
+    {
+        let detail = "the request has no valid token: send `authorization: Bearer TOKEN`";
+        let mut answer = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return answer;
+    }
+    let too_slow = || Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long: send it at once");
+    timeout(LONGEST, next.run(request)).await.unwrap_or_else(|_| too_slow().into_response())
+}
+
+fn has_token(request: &Request<Body>, token: &str) -> bool {
+    let sent = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    let Some((scheme, sent)) = sent.split_at_checked("Bearer ".len()) else { return false };
+    // Takes as long for each wrong token of this length, so that the time tells nothing.
+    let differs = sent.iter().zip(token.as_bytes()).fold(0, |differs, (one, other)| differs | (one ^ other));
+    scheme.eq_ignore_ascii_case(b"bearer ") && sent.len() == token.len() && differs == 0
+}
+
+/// Longer than the longest wait.
+const LONGEST: Duration = Duration::from_secs(45);

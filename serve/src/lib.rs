@@ -1,0 +1,28 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+
+mod address;
+mod admin;
+mod answer;
+mod check;
+mod config;
+mod counts;
+mod gate;
+mod guard;
+mod json;
+mod limiters;
+mod listener;
+mod problem;
+mod proto;
+mod rls;
+mod run;
+mod server;
+mod tls;
+mod v1;
+
+pub use address::{Address, AddressError};
+pub use config::{Config, ConfigError};
+pub use run::{Options, ServeError, run};
+pub use server::Server;
+pub use tls::Tls;

@@ -1,0 +1,181 @@
+//! The endpoints of the server, as services that a host can mount.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use axum::extract::State as Extracted;
+use axum::response::IntoResponse;
+use axum::{Router, routing};
+use http::StatusCode;
+use parking_lot::Mutex;
+use tollgate::admin::Explanation;
+use tollgate::{Admin, Error, Key, Limiter};
+use tonic::service::Routes;
+use tonic_health::server::HealthReporter;
+
+use crate::check::{self, Checks};
+use crate::gate::Gate;
+use crate::limiters::Limiters;
+use crate::problem::MAX_BODY;
+use crate::proto::DESCRIPTORS;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use crate::rls::Rls;
+use crate::{Config, ConfigError, json, v1};
+
+/// A rate limit server over a limiter: Envoy's rate limit service, forward authentication and JSON.
+///
+/// Clones are the same server. A host mounts the routes, or calls [`run`](crate::run).
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{AnyStore, Limiter, MemoryStore, Rule};
+/// use tollgate_serve::{Config, Server};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Arc::new(MemoryStore::new()); // or PgStore, MySqlStore, SqliteStore
+/// let limiter = Limiter::new(AnyStore::new(Arc::clone(&store)), Rule::Provisioned)?;
+/// let config = Config::parse("checks: { login: { key: ['{client_ip}'], limits: ['10/min'] } }")?;
+/// let routes = Server::new(&limiter, store, config)?.routes();
+/// # let _ = routes;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub(crate) state: Arc<State>,
+}
+
+/// What the endpoints share.
+pub(crate) struct State {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) checks: ArcSwap<Checks>,
+    pub(crate) operator: Arc<dyn Operator>,
+    pub(crate) limiter: Limiter,
+    /// Whether new requests are welcome.
+    pub(crate) is_ready: AtomicBool,
+    /// Why the configuration on the disk is not in force.
+    pub(crate) config_error: Mutex<Option<String>>,
+    health: HealthReporter,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Creates a server. `operator` reads for `/v1/explain`; its role must be allowed to read the plans and the buckets.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a check of the configuration cannot be built.
+    pub fn new(limiter: &Limiter, operator: impl Admin, config: Config) -> Result<Self, Error> {
+        let limiters = Limiters::new(limiter);
+        let checks = check::layers(&config, &limiters)?;
+        let state = State {
+            gate: Arc::new(Gate::new(config, limiters)),
+            checks: ArcSwap::from_pointee(checks),
+            operator: Arc::new(operator),
+            limiter: limiter.clone(),
+            is_ready: AtomicBool::new(true),
+            config_error: Mutex::new(None),
+            health: HealthReporter::new(),
+        };
+        Ok(Self { state: Arc::new(state) })
+    }
+
+    /// Decides by another configuration from the next request on. Buckets keep their tokens, up to the new capacity.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a check cannot be built. The previous configuration stays then.
+    pub fn set_config(&self, config: Config) -> Result<(), Error> {
+        let checks = check::layers(&config, &self.state.gate.limiters)?;
+        self.state.gate.config.store(Arc::new(config));
+        self.state.checks.store(Arc::new(checks));
+        *self.state.config_error.lock() = None;
+        Ok(())
+    }
+
+    /// Records that the configuration on the disk is not in force.
+    pub(crate) fn config_failed(&self, error: &ConfigError) {
+        *self.state.config_error.lock() = Some(error.to_string());
+    }
+
+    /// Returns the files of the configuration in force.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.state.gate.config.load().files.clone()
+    }
+
+    /// Returns all endpoints for clients, over HTTP/1.1 and HTTP/2.
+    pub fn routes(&self) -> Router {
+        let grpc = RateLimitServiceServer::new(Rls(Arc::clone(&self.state.gate))).max_decoding_message_size(MAX_BODY);
+        let health = tonic_health::pb::health_server::HealthServer::new(
+            tonic_health::server::HealthService::from_health_reporter(self.state.health.clone()),
+        );
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let mut routes = Routes::builder();
+        routes.add_service(grpc).add_service(health);
+        if let (Ok(v1), Ok(v1alpha)) = (reflection().build_v1(), reflection().build_v1alpha()) {
+            routes.add_service(v1).add_service(v1alpha);
+        }
+        let state = Arc::clone(&self.state);
+        let json = Router::new().route("/json", routing::post(json::decide)).with_state(Arc::clone(&state.gate));
+        let check = routing::get(check::decide).head(check::decide).post(check::decide);
+        let others = Router::new()
+            .route("/check/{name}", check)
+            .nest("/v1", v1::routes())
+            .route("/livez", routing::get(async || "ok\n"))
+            .route("/readyz", routing::get(is_ready))
+            .route("/healthcheck", routing::get(is_ready))
+            .with_state(state);
+        routes.routes().into_axum_router().merge(json).merge(others)
+    }
+
+    /// Tells that the service answers, or that it ends.
+    pub(crate) async fn set_ready(&self, ready: bool) {
+        self.state.is_ready.store(ready, Ordering::Relaxed);
+        let health = &self.state.health;
+        if ready {
+            health.set_serving::<RateLimitServiceServer<Rls>>().await;
+        } else {
+            health.set_not_serving::<RateLimitServiceServer<Rls>>().await;
+        }
+    }
+
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.state.limiter
+    }
+}
+
+async fn is_ready(Extracted(state): Extracted<Arc<State>>) -> impl IntoResponse {
+    if state.is_ready.load(Ordering::Relaxed) {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the server ends\n")
+    }
+}
+
+/// What operators read, of a store whose type is erased.
+pub(crate) trait Operator: Send + Sync {
+    fn explain<'a>(&'a self, key: &'a Key, plan: Option<&'a Key>) -> Reading<'a, Explanation>;
+}
+
+pub(crate) type Reading<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+impl<S: Admin> Operator for S {
+    fn explain<'a>(&'a self, key: &'a Key, plan: Option<&'a Key>) -> Reading<'a, Explanation> {
+        Box::pin(Admin::explain(self, key, plan))
+    }
+}
