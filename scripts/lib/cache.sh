@@ -31,3 +31,11 @@ pip_packages() { # DIR FILE
     retry quietly python3 -m pip install --quiet --require-hashes --no-deps --only-binary :all: --target "$1" \
         --requirement "$repo/scripts/packages/$2"
 }
+
+# Prints a directory with the packages that packages/FILE pins, for the Python that is installed.
+python_packages() { # NAME FILE
+    local version
+    version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])') || die "python3 is not installed"
+    at_least 3.10 "$version" || die "Python 3.10 is needed, this is $version"
+    cached "$1-$version-$(pins "$2")" pip_packages "$2"
+}
