@@ -59,9 +59,7 @@ class Process:
         with open(self.log, "ab") as log:
             # The signal is for the case that something kills the trial: it cannot end its processes then.
             command = ["setpriv", "--pdeathsig", "KILL", *self.command]
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.options
-            )
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.options)
         deadline = time.monotonic() + START_SECONDS
         for where in self.addresses:
             while not accepts(where):

@@ -68,7 +68,7 @@ class Trial:
         self.programs, self.directory, self.stack = programs, directory, stack
         self.environment = environment(directory)
         self.upstream = stack.enter_context(Upstream())
-        self.last = None
+        self.processes = []
 
     def run(self, command):
         """Runs a command to its end, and returns its exit code and output."""
@@ -78,8 +78,10 @@ class Trial:
         return done.returncode, done.stdout + done.stderr
 
     def process(self, name, command, addresses):
-        self.last = Process(name, command, self.directory / f"{name}.log", addresses, self.environment, self.directory)
-        return self.stack.enter_context(self.last)
+        log = self.directory / f"{name}.log"
+        process = Process(name, command, log, addresses, self.environment, self.directory)
+        self.processes.append(process)
+        return self.stack.enter_context(process)
 
     def tollgate(self, name, config, listen):
         """Starts a server with a database of its own."""
@@ -325,8 +327,8 @@ def main():
             trial.all()
         except Exception as error:
             failure = str(error) if isinstance(error, Failed) else "".join(traceback.format_exception(error))
-            if trial.last is not None:
-                failure += f"\nThe last lines of {trial.last.name}:\n{trial.last.tail()}".rstrip()
+            for process in trial.processes[-2:]:
+                failure += f"\n\nThe last lines of {process.name}:\n{process.tail()}".rstrip()
     if failure is not None:
         print(f"FALSE {failure}", flush=True)
     print(f"{passed} passed, {1 if failure else 0} failed")
