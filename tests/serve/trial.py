@@ -153,8 +153,10 @@ class Trial:
         check(f"grpcio: {what} has a message", error.details(), error)
 
     def grpcurl(self, where):
-        target = ["-unix", where.removeprefix("unix:")] if where.startswith("unix:") else [where]
-        name = "grpcurl over unix" if len(target) == 2 else "grpcurl"
+        over_unix = where.startswith("unix:")
+        # Without a name, grpcurl states the path as the host, which HTTP/2 does not allow.
+        target = ["-authority", "localhost", "-unix", where.removeprefix("unix:")] if over_unix else [where]
+        name = "grpcurl over unix" if over_unix else "grpcurl"
 
         def grpcurl(*arguments, data=None):
             options = ["-plaintext", "-max-time", "30", *(("-d", json.dumps(data)) if data is not None else ())]
