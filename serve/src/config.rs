@@ -31,7 +31,7 @@ pub(crate) use rule::{DescriptorRule, FailureMode, LimitSource, Unit};
 ///   - key: remote_address
 ///     rate_limit: { unit: minute, requests_per_unit: 100 }
 /// ";
-/// assert_eq!(Config::parse(yaml)?.to_string(), "edge remote_address: 100 per calendar 1min\n");
+/// assert_eq!(Config::parse(yaml)?.to_string(), "edge remote_address: 100 per calendar 1m\n");
 /// let mistake = Config::parse(&yaml.replace("minute", "decade")).unwrap_err();
 /// assert!(mistake.to_string().starts_with("5:25: unknown unit 'decade'"));
 /// # Ok::<(), tollgate_serve::ConfigError>(())

@@ -1,0 +1,81 @@
+//! A store that does not answer: the configuration says what happens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use axum::body::Body;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use tollgate::model::Outcome;
+use tollgate::store::TestStore;
+use tollgate::{Adjusted, Adjustment, AnyStore, Error, Limiter, MemoryStore, Rule, Take, TakeError};
+use tollgate_serve::{Config, Server};
+use tower::ServiceExt;
+
+/// A store that never answers.
+struct Silent;
+
+impl TestStore for Silent {
+    async fn take(&self, _: &[Take]) -> Result<Vec<Outcome>, Error> {
+        std::future::pending().await
+    }
+
+    async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        std::future::pending().await
+    }
+}
+
+fn server(on_error: &str) -> anyhow::Result<Server> {
+    let limiter = Limiter::builder(AnyStore::new(Silent)).deadline(Duration::from_secs(1)).build(Rule::Provisioned)?;
+    let yaml = format!(
+        "{{domain: edge, tollgate: {{on_error: {on_error}}}, descriptors: [{{key: a, rate_limit: {{unit: day, requests_per_unit: 5}}}}], \
+         checks: {{login: {{key: [x], limits: [5/h], on_error: {on_error}}}}}}}"
+    );
+    Ok(Server::new(&limiter, Arc::new(MemoryStore::new()), Config::parse(&yaml)?)?)
+}
+
+async fn asked(server: &Server, request: Request<Body>) -> anyhow::Result<(StatusCode, String)> {
+    let answer = server.routes().oneshot(request).await?;
+    let status = answer.status();
+    Ok((status, String::from_utf8(answer.into_body().collect().await?.to_bytes().to_vec())?))
+}
+
+fn json() -> anyhow::Result<Request<Body>> {
+    let body = r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}"#;
+    Ok(Request::post("/json").header("content-type", "application/json").body(Body::from(body))?)
+}
+
+#[tokio::test(start_paused = true)]
+async fn configuration_decides_while_the_store_is_silent() -> anyhow::Result<()> {
+    let (ok, denied, unavailable) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE);
+    for (on_error, expected) in [
+        ("error", [unavailable, unavailable, unavailable]),
+        ("open", [ok, ok, ok]),
+        ("closed", [denied, denied, denied]),
+        ("{local: 2/h}", [ok, ok, denied]),
+    ] {
+        let server = server(on_error)?;
+        for status in expected {
+            let (found, body) = asked(&server, json()?).await?;
+            ensure!(found == status, "{on_error}: {found} {body}");
+        }
+        for status in expected {
+            let (found, body) = asked(&server, Request::get("/check/login").body(Body::empty())?).await?;
+            ensure!(found == status, "check, {on_error}: {found} {body}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_circuit_breaker_answers_at_once() -> anyhow::Result<()> {
+    let server = server("open")?;
+    for _ in 0..16 {
+        asked(&server, json()?).await?;
+    }
+    let before = tokio::time::Instant::now();
+    ensure!(asked(&server, json()?).await?.0 == StatusCode::OK);
+    ensure!(before.elapsed().is_zero(), "the time of the runtime stands still while nothing waits");
+    Ok(())
+}
