@@ -1,6 +1,6 @@
 //! Paged reads.
 
-use std::cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anstyle::Style;
 use tollgate::{Error, admin::Page};
@@ -36,18 +36,18 @@ pub(crate) const PAGE: u32 = 1000;
 
 /// The number of rows that a command could not read and skipped.
 #[derive(Debug, Default)]
-pub(crate) struct Skipped(cell::Cell<u64>);
+pub(crate) struct Skipped(AtomicU64);
 
 impl Skipped {
     /// The rows of a page. Counts the skipped rows.
     pub(crate) fn rows<T>(&self, page: Page<T>) -> Vec<T> {
-        self.0.set(self.0.get() + page.unreadable());
+        self.0.fetch_add(page.unreadable(), Ordering::Relaxed);
         page.into_vec()
     }
 
     /// Returns the count, and resets it.
     pub(crate) fn take(&self) -> u64 {
-        self.0.take()
+        self.0.swap(0, Ordering::Relaxed)
     }
 
     /// Warns on standard error if rows were skipped.

@@ -11,12 +11,16 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::store::Durability;
 use tollgate::{AnyStore, Limiter, Rule, SqlStore};
-use tollgate_serve::{Address, Config, Options, Server, Tls};
+use tollgate_serve::{Address, BoardSource, Config, Options, Server, Tls};
 
 use crate::database::Engine;
 use crate::exit::CliError;
 use crate::output::say;
-use crate::times;
+use crate::{redact, times};
+
+mod board;
+
+use board::ServeBoard;
 
 /// Serve limits to Envoy, nginx, Traefik, Caddy and every language, from this host
 ///
@@ -37,7 +41,7 @@ pub(crate) struct Args {
     /// Where clients connect: an address, or unix:PATH
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     listen: Vec<Address>,
-    /// Where operators read /metrics and /config, on this host
+    /// Where operators see the dashboard, and read /metrics and /config, on this host
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
     /// The longest time for a decision, after which the configuration's on_error applies
@@ -93,6 +97,7 @@ impl Args {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter()).init();
         let store = SqlStore::<DB>::connect(url, Durability::Synchronous)?.max_connections(self.connections);
         let store = Arc::new(store);
+        let database = redact::database(url);
         // Before the limiter, which keeps the counters that it finds.
         let metrics = match self.admin {
             Some(_) => Some(PrometheusBuilder::new().install_recorder()?),
@@ -103,7 +108,8 @@ impl Args {
             .deadline(self.deadline)
             .count_denials(MAX_DENIED)
             .build(Rule::Provisioned)?;
-        let server = Server::new(&limiter, store, config)?;
+        let server = Server::new(&limiter, Arc::clone(&store), config)?;
+        let board = self.admin.map(|_| Arc::new(ServeBoard::new(store, database)) as Arc<dyn BoardSource>);
         let tls = self.tls_certificate.zip(self.tls_key).map(|(certificate, key)| Tls {
             certificate,
             key,
@@ -112,6 +118,7 @@ impl Args {
         let options = Options {
             listen: self.listen,
             admin: self.admin.zip(metrics),
+            board,
             config: self.config,
             tls,
             token,

@@ -10,14 +10,14 @@ use crate::exit::CliError;
 use crate::quota_args::prefix;
 use crate::{output, paging, text, times};
 
-mod board;
+pub(crate) mod board;
 mod columns;
 mod denials;
 mod keys;
-mod order;
+pub(crate) mod order;
 mod plain_table;
-mod reader;
-mod row;
+pub(crate) mod reader;
+pub(crate) mod row;
 mod scan;
 mod screen;
 mod snapshot;

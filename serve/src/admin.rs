@@ -13,11 +13,12 @@ use http::{Request, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::counts::Answer;
+use crate::dashboard::{self, BoardSource};
 use crate::problem::Problem;
 use crate::server::State as ServerState;
 
 /// The routes of operators.
-pub(crate) fn routes(state: Arc<ServerState>, metrics: PrometheusHandle) -> Router {
+pub(crate) fn routes(state: Arc<ServerState>, metrics: PrometheusHandle, board: Option<Arc<dyn BoardSource>>) -> Router {
     let render = {
         let state = Arc::clone(&state);
         async move || {
@@ -25,10 +26,12 @@ pub(crate) fn routes(state: Arc<ServerState>, metrics: PrometheusHandle) -> Rout
             ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
         }
     };
+    let dashboard = board.map_or_else(Router::new, |source| dashboard::routes(Arc::clone(&state), source));
     Router::new()
         .route("/metrics", get(render))
         .route("/config", get(config))
         .with_state(state)
+        .merge(dashboard)
         .layer(middleware::from_fn(require_address))
 }
 

@@ -8,6 +8,7 @@ mod answer;
 mod check;
 mod config;
 mod counts;
+mod dashboard;
 mod gate;
 mod guard;
 mod json;
@@ -23,6 +24,7 @@ mod v1;
 
 pub use address::{Address, AddressError};
 pub use config::{Config, ConfigError};
+pub use dashboard::BoardSource;
 pub use run::{Options, ServeError, run};
 pub use server::Server;
 pub use tls::Tls;

@@ -17,15 +17,17 @@ use tollgate::Error;
 use crate::config::Sources;
 use crate::guard::guard;
 use crate::listener::Listener;
-use crate::{Address, Config, ConfigError, Server, Tls, admin};
+use crate::{Address, BoardSource, Config, ConfigError, Server, Tls, admin};
 
 /// Where a server listens, and whom it lets in.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Options {
     /// The addresses for clients.
     pub listen: Vec<Address>,
     /// The address for operators, on this host, with the metrics to serve there.
     pub admin: Option<(SocketAddr, PrometheusHandle)>,
+    /// What the dashboard at the address for operators shows of the database. `None`: no dashboard.
+    pub board: Option<Arc<dyn BoardSource>>,
     /// The file or the directory of the configuration, to load it again when it changes. `None`: it stays.
     pub config: Option<PathBuf>,
     /// The certificate of the addresses for clients. `None`: no TLS.
@@ -102,7 +104,7 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
         serving.spawn(listener.serve(routes.clone(), tls, max_connections, ended.clone()));
     }
     if let Some((listener, metrics)) = operators {
-        let routes = admin::routes(Arc::clone(&server.state), metrics);
+        let routes = admin::routes(Arc::clone(&server.state), metrics, options.board);
         serving.spawn(listener.serve(routes, None, MAX_OPERATORS, ended));
     }
     let reloading = options.config.map(|path| tokio::spawn(reload(server.clone(), path)));

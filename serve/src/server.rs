@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use axum::extract::State as Extracted;
@@ -60,6 +61,8 @@ pub(crate) struct State {
     pub(crate) is_ready: AtomicBool,
     /// Why the configuration on the disk is not in force.
     pub(crate) config_error: Mutex<Option<String>>,
+    /// When the configuration in force was loaded.
+    pub(crate) loaded_at: Mutex<SystemTime>,
     health: HealthReporter,
 }
 
@@ -85,6 +88,7 @@ impl Server {
             limiter: limiter.clone(),
             is_ready: AtomicBool::new(true),
             config_error: Mutex::new(None),
+            loaded_at: Mutex::new(SystemTime::now()),
             health: HealthReporter::new(),
         };
         Ok(Self { state: Arc::new(state) })
@@ -100,6 +104,7 @@ impl Server {
         self.state.gate.config.store(Arc::new(config));
         self.state.checks.store(Arc::new(checks));
         *self.state.config_error.lock() = None;
+        *self.state.loaded_at.lock() = SystemTime::now();
         Ok(())
     }
 

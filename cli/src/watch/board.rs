@@ -120,7 +120,7 @@ impl Board {
     }
 
     /// The first rows of an order. Only the most denied ones include keys without a bucket.
-    fn first(&self, order: WatchOrder) -> Vec<&BoardRow> {
+    pub(crate) fn first(&self, order: WatchOrder) -> Vec<&BoardRow> {
         let wanted = self.filter.to_lowercase();
         let passes = |row: &&BoardRow| {
             let is_found = wanted.is_empty() || plain(row.key.as_str()).to_lowercase().contains(&wanted);
