@@ -17,7 +17,10 @@ from pathlib import Path
 
 import envoy
 import grpc
+import openapi
 import rls
+import v1
+from expect import check, equal, passed
 from programs import Failed, Process, Upstream, environment, fetch, free_address
 
 HERE = Path(__file__).parent
@@ -25,21 +28,6 @@ HOUR, DAY = 3_600, 86_400
 # No window of edge.yaml may end during the trial.
 LONGEST_TRIAL = 300
 RLS = "envoy.service.ratelimit.v3.RateLimitService"
-
-passed = 0
-
-
-def check(what, holds, found=""):
-    global passed
-    if not holds:
-        raise Failed(f"{what}: {found}" if found != "" else what)
-    passed += 1
-    print(f"ok    {what}", flush=True)
-
-
-def equal(what, found, expected):
-    check(what, found == expected, f"expected {expected!r}, found {found!r}")
-
 
 def statuses(where, path, count, headers=None):
     return [fetch(where, path, headers).status for _ in range(count)]
@@ -83,14 +71,16 @@ class Trial:
         self.processes.append(process)
         return self.stack.enter_context(process)
 
-    def tollgate(self, name, config, listen):
+    def tollgate(self, name, config, listen, *options):
         """Starts a server with a database of its own."""
         url = f"sqlite:{self.directory}/{name}.db"
         code, output = self.run([self.programs.tollgate, "migrate", "--database-url", url])
         equal(f"{name}: tollgate migrate succeeds", (code, output if code else ""), (0, ""))
         admin = free_address()
         command = [self.programs.tollgate, "serve", "--config", HERE / config, "--listen", listen, "--admin", admin]
-        return self.process(name, [*command, "--database-url", url], [listen, admin])
+        process = self.process(name, [*command, *options, "--database-url", url], [listen, admin])
+        process.admin, process.database = admin, url.removeprefix("sqlite:")
+        return process
 
     def written(self, template, **values):
         """Writes the file with these values in the place of @NAME@."""
@@ -198,6 +188,27 @@ class Trial:
         found = [check_as(f"203.0.113.{10 + index}", source="127.0.0.2").status for index in range(4)]
         equal("/check/login: an untrusted peer cannot name its client", found, [200] * 3 + [429])
         equal("/check/nosuch: not found", fetch(where, "/check/nosuch").status, 404)
+
+    # JSON.
+
+    def endpoints(self):
+        """The endpoints of /v1, those of operators, and the OpenAPI document."""
+        where, socket = free_address(), f"{self.directory}/v1.sock"
+        process = self.tollgate("tollgate with JSON", "api.yaml", where, "--listen", f"unix:{socket}")
+        server = v1.Server(where)
+        v1.endpoints(server)
+        v1.waits(server)
+        v1.refusals(server)
+        v1.probes(server)
+        v1.operators(v1.Server(process.admin), server)
+
+        token = self.directory / "token"
+        token.write_text("0123456789abcdef0123456789abcdef\n")
+        guarded = free_address()
+        self.tollgate("tollgate with a token", "api.yaml", guarded, "--token-file", token)
+        v1.token(v1.Server(guarded), token.read_text().strip())
+        openapi.conforms(guarded, token.read_text().strip(), self.directory, self.environment)
+        v1.faults(server, v1.Server(process.admin), socket, process.database)
 
     # Proxies.
 
@@ -313,6 +324,7 @@ class Trial:
         self.nginx(checks)
         self.traefik(checks)
         self.caddy(checks)
+        self.endpoints()
 
 
 def main():
@@ -333,7 +345,7 @@ def main():
                 failure += f"\n\nThe last lines of {process.name}:\n{process.tail()}".rstrip()
     if failure is not None:
         print(f"FALSE {failure}", flush=True)
-    print(f"{passed} passed, {1 if failure else 0} failed")
+    print(f"{passed()} passed, {1 if failure else 0} failed")
     sys.exit(1 if failure else 0)
 
 
