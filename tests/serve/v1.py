@@ -1,5 +1,6 @@
 """Checks of the JSON endpoints, request by request."""
 
+import concurrent.futures
 import contextlib
 import json
 import socket
@@ -283,7 +284,6 @@ def operators(admin, server):
         refused = admin.get(path, {"Host": "tollgate.example"})
         is_problem(f"{path}: another name of the host", refused, 421, "address")
         equal(f"{path}: localhost", admin.get(path, {"Host": "localhost:9090"}).status, 200)
-        equal(f"{path}: is not for clients", server.get(path).headers["Content-Type"] != "text/plain", True)
 
 
 def token(server, secret):
@@ -302,7 +302,7 @@ def token(server, secret):
 def faults(server, admin, path, database):
     """What the server does otherwise today. PATH is its socket, and DATABASE the file with its buckets."""
     # Today: 200 with grpc-status, which a proxy takes for a pass.
-    for unknown in ("/nosuch", "/v1/nosuch", "/check/", "/livez/"):
+    for unknown in ("/nosuch", "/v1/nosuch", "/check/", "/livez/", "/metrics"):
         is_problem(f"GET {unknown}", server.get(unknown), 404)
     # Today: text/plain.
     is_problem("GET /check/%FF", server.get("/check/%FF"), 400)
@@ -339,9 +339,8 @@ def faults(server, admin, path, database):
         server.post("/v1/charge", {"limits": [limit("window", "9 in 60s at 5s")]}),
         server.post("/v1/refund", {"id": new_id(), "key": "a", "limit_name": "b", "taken": 1, "unused": 1}),
         server.get("/v1/peek", key="window", limit="9 in 60s at 5s"),
-        server.post("/json", {"domain": "edge", "descriptors": [], "hitsAddend": -1}),
     ]
-    internals = ("::", "create_bucket", "peek_window", "struct ", "untagged enum", "\1")
+    internals = ("::", "create_bucket", "peek_window", "struct ", "\1")
     for detail in (read(answer)["detail"] for answer in answers):
         leaked = [name for name in internals if name in detail]
         check("a detail has no internals", not leaked, detail)
@@ -374,4 +373,9 @@ def faults(server, admin, path, database):
             is_problem("a locked database", call(), 503)
             seconds = time.monotonic() - began
             check("a locked database: the answer has the deadline of 1 s", seconds < 3, seconds)
+        # Today: no Retry-After, although the circuit breaker knows it and /check states it.
+        with concurrent.futures.ThreadPoolExecutor(50) as threads:
+            list(threads.map(lambda index: server.take(limit(f"locked {index}", "10/h")), range(50)))
+        answer = server.take(limit("locked", "10/h"))
+        check("an open circuit breaker: Retry-After", answer.headers.get("Retry-After", "").isdecimal(), answer)
         locking.execute("ROLLBACK")
