@@ -98,6 +98,12 @@ impl<S: Store> Limiter<S> {
         LimiterBuilder::new(store)
     }
 
+    /// Returns the deadline of each call, if the limiter has one.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.policy.deadline()
+    }
+
     /// Returns a limiter that differs from this one in its [deadline](LimiterBuilder::deadline). Both share everything else: calls,
     /// caches, the circuit breaker, the rule and the mode.
     ///
@@ -542,7 +548,7 @@ impl<S: Store> Limiter<S> {
     /// # }
     /// ```
     pub async fn adjust(&self, adjustments: Vec<Adjustment>) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
-        adjust_each(&self.stack, adjustments).await
+        self.policy.within_deadline(pin!(adjust_each(&self.stack, adjustments))).await
     }
 }
 

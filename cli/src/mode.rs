@@ -162,7 +162,7 @@ impl ModeChange {
     }
 }
 
-fn setting(mode: Mode, reason: Option<String>, until: Option<DateTime<Utc>>) -> ModeSetting {
+pub(crate) fn setting(mode: Mode, reason: Option<String>, until: Option<DateTime<Utc>>) -> ModeSetting {
     let mut setting = ModeSetting::default();
     (setting.mode, setting.reason, setting.until) = (mode, reason, until);
     setting

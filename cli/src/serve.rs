@@ -1,17 +1,18 @@
 //! Runs the local rate limit server.
 
 use std::fs;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::store::Durability;
 use tollgate::{AnyStore, Limiter, Rule, SqlStore};
-use tollgate_serve::{Address, BoardSource, Config, Options, Server, Tls};
+use tollgate_serve::{Address, BoardSource, Config, Options, ServeError, Server, Tls};
 
 use crate::database::Engine;
 use crate::exit::CliError;
@@ -25,7 +26,8 @@ use board::ServeBoard;
 /// Serve limits to Envoy, nginx, Traefik, Caddy and every language, from this host
 ///
 /// Speaks Envoy's rate limit service (gRPC, and POST /json), forward authentication (/check/NAME) and JSON (/v1). Loads the
-/// configuration again when it changes, or on SIGHUP. Ends on SIGTERM, within ten seconds.
+/// configuration again when it changes, or on SIGHUP. On SIGTERM, takes no new requests, and ends those that it has within ten
+/// seconds.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n\
 \x20 tollgate serve --config limits.yaml\n\
@@ -44,7 +46,7 @@ pub(crate) struct Args {
     /// Where operators see the dashboard, and read /metrics and /config, on this host
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// The longest time for a decision, after which the configuration's on_error applies
+    /// The longest time for a decision, after which `on_error` of the configuration applies
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "1s")]
     deadline: Duration,
     /// The most connections to the database
@@ -93,14 +95,20 @@ impl Args {
 
     pub(crate) async fn run<DB: Engine>(self, url: &str) -> anyhow::Result<ExitCode> {
         let config = self.read()?;
-        let token = self.token_file.as_ref().map(|file| token(file)).transpose()?;
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter()).init();
+        let token = self.token_file.as_ref().map(token).transpose()?;
+        let has_terminal = std::io::stderr().is_terminal();
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(has_terminal).with_env_filter(filter()).init();
         let store = SqlStore::<DB>::connect(url, Durability::Synchronous)?.max_connections(self.connections);
         let store = Arc::new(store);
         let database = redact::database(url);
         // Before the limiter, which keeps the counters that it finds.
         let metrics = match self.admin {
-            Some(_) => Some(PrometheusBuilder::new().install_recorder()?),
+            Some(_) => Some(
+                PrometheusBuilder::new()
+                    .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
+                    .set_buckets_for_metric(Matcher::Suffix("_requests".into()), &REQUESTS)?
+                    .install_recorder()?,
+            ),
             None => None,
         };
         let limiter = Limiter::builder(AnyStore::new(Arc::clone(&store)))
@@ -132,8 +140,15 @@ impl Args {
                 _ = interrupt.recv() => {}
             }
         };
-        tollgate_serve::run(server, options, shutdown).await?;
-        Ok(ExitCode::SUCCESS)
+        match tollgate_serve::run(server, options, shutdown).await {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(ServeError::Limiter(error)) => Err(error.into()),
+            Err(error) => {
+                let message = error.to_string();
+                let (problem, hint) = message.rsplit_once(": ").unwrap_or((&message, "see `tollgate serve --help`"));
+                Err(CliError::arguments(problem, hint).into())
+            }
+        }
     }
 }
 
@@ -154,5 +169,8 @@ fn token(file: &PathBuf) -> Result<String, CliError> {
     Ok(token.to_owned())
 }
 
+/// The buckets of histograms, as the dashboards and alerts of `ops/` expect them.
+const SECONDS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 5.0];
+const REQUESTS: [f64; 7] = [1.0, 2.0, 5.0, 10.0, 50.0, 200.0, 1000.0];
 const MAX_DENIED: usize = 1000;
 const MIN_TOKEN: usize = 16;

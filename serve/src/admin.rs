@@ -18,7 +18,11 @@ use crate::problem::Problem;
 use crate::server::State as ServerState;
 
 /// The routes of operators.
-pub(crate) fn routes(state: Arc<ServerState>, metrics: PrometheusHandle, board: Option<Arc<dyn BoardSource>>) -> Router {
+pub(crate) fn routes(
+    state: Arc<ServerState>,
+    metrics: PrometheusHandle,
+    board: Option<Arc<dyn BoardSource>>,
+) -> Router {
     let render = {
         let state = Arc::clone(&state);
         async move || {
@@ -42,7 +46,7 @@ async fn require_address(request: Request<axum::body::Body>, next: Next) -> Resp
         .rsplit_once(':')
         .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
     let is_address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-    if is_address || name == "localhost" {
+    if is_address || name.eq_ignore_ascii_case("localhost") {
         return next.run(request).await;
     }
     Problem::new(StatusCode::MISDIRECTED_REQUEST, "this server has an address and no name: use it in the URL")

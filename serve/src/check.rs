@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
@@ -55,8 +56,13 @@ fn layer(name: &str, check: &Arc<Check>, limiters: &Limiters) -> Result<RateLimi
     let deny_status = check.deny_status;
     let layer = layer.respond(move |refusal, request| {
         let mut answer = respond::problem(refusal, request);
-        if matches!(refusal, Refusal::Denied { .. }) {
+        if matches!(refusal, Refusal::Denied { .. }) && answer.status() != deny_status {
             *answer.status_mut() = deny_status;
+            // The body states the status, too.
+            if let Ok(mut problem) = serde_json::from_slice::<serde_json::Value>(answer.body()) {
+                problem["status"] = deny_status.as_u16().into();
+                *answer.body_mut() = problem.to_string().into();
+            }
         }
         answer
     });
@@ -76,9 +82,10 @@ impl TryFrom<PlanName> for Key {
 /// Answers 200, or the check's status if it denies.
 pub(crate) async fn decide(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
+    let Ok(Path(name)) = name else { return Problem::invalid("the name of the check is not UTF-8").into_response() };
     let checks = state.checks.load();
     let Some(layer) = checks.get(&name) else {
         let detail = format!("there is no check '{name}' in the configuration: name one of `checks`");

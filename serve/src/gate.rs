@@ -59,6 +59,8 @@ pub(crate) struct Status {
 struct Asked<'a> {
     /// Its place in the request.
     place: usize,
+    /// The places of other descriptors of the bucket.
+    equal: Vec<usize>,
     rule: Cow<'a, DescriptorRule>,
     label: Cow<'a, str>,
     key: Key,
@@ -102,11 +104,18 @@ impl Gate {
         for one in &asked {
             verdict.statuses[one.place] = Status::stated(&one.rule);
         }
+        let asked: Vec<_> =
+            asked.into_iter().filter(|one| !matches!(one.rule.source, LimitSource::Unlimited)).collect();
         if asked.is_empty() {
             return Ok(verdict);
         }
         let limiter = self.limiter(&asked, time_left);
         let decided = self.decide_each(&limiter, &asked, &mut verdict).await;
+        for one in &asked {
+            for equal in &one.equal {
+                verdict.statuses[*equal] = verdict.statuses[one.place].clone();
+            }
+        }
         match &decided {
             Err(Unanswered::Failed(_)) => self.count(request, &asked, |_| Answer::Failed),
             Err(Unanswered::Invalid(_)) => {}
@@ -141,9 +150,10 @@ impl Gate {
         };
         let modes = asked.iter().map(|one| one.rule.on_failure);
         let limiter = self.limiters.get(modes.max_by_key(|mode| strictness(*mode)).unwrap_or_default());
-        match asked.iter().filter_map(|one| one.rule.deadline).chain(time_left).min() {
-            Some(deadline) => Cow::Owned(limiter.with_deadline(deadline)),
-            None => Cow::Borrowed(limiter),
+        let own = limiter.deadline();
+        match asked.iter().filter_map(|one| one.rule.deadline).chain(time_left).chain(own).min() {
+            Some(deadline) if own != Some(deadline) => Cow::Owned(limiter.with_deadline(deadline)),
+            _ => Cow::Borrowed(limiter),
         }
     }
 
@@ -237,7 +247,10 @@ fn asked<'a>(domain: &'a Domain, request: &'a RateLimitRequest) -> Result<Vec<As
         let found = domain.find(&entries);
         let stated = override_of(descriptor)?;
         let (rule, values) = match (stated, &found) {
-            (Some(rule), _) => (Cow::Owned(rule), None),
+            (Some(rule), _) => {
+                let rule = DescriptorRule { on_failure: domain.on_failure, deadline: domain.deadline, ..rule };
+                (Cow::Owned(rule), None)
+            }
             (None, Some(found)) => (Cow::Borrowed(&**found.rule), Some(&found.values)),
             (None, None) => continue,
         };
@@ -262,13 +275,16 @@ fn asked<'a>(domain: &'a Domain, request: &'a RateLimitRequest) -> Result<Vec<As
         let (hits, action) = action(request, descriptor, &rule, place)?;
         match asked.iter_mut().find(|other| other.key == key && other.action == action) {
             // One bucket, which two equal descriptors name.
-            Some(other) => other.hits = other.hits.saturating_add(hits),
-            None => asked.push(Asked { place, rule, label, key, hits, action }),
+            Some(other) => {
+                other.hits = other.hits.saturating_add(hits);
+                other.equal.push(place);
+            }
+            None => asked.push(Asked { place, equal: Vec::new(), rule, label, key, hits, action }),
         }
     }
     let replaced: Vec<String> = asked.iter().flat_map(|one| one.rule.replaces.iter().cloned()).collect();
     let is_replaced = |one: &Asked<'_>| one.rule.name.as_ref().is_some_and(|name| replaced.contains(name));
-    asked.retain(|one| !is_replaced(one) && !matches!(one.rule.source, LimitSource::Unlimited));
+    asked.retain(|one| !is_replaced(one));
     Ok(asked)
 }
 
@@ -279,10 +295,14 @@ fn key(
     values: Option<&Vec<&str>>,
     without: Option<&str>,
 ) -> Result<Key, Unanswered> {
-    let mut texts = Vec::with_capacity(1 + 2 * entries.len());
+    let mut texts = Vec::with_capacity(2 + 2 * entries.len());
     texts.push(request.domain.as_str());
     for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| without.is_none_or(|key| key != entry.key)) {
         texts.extend([entry.key, values.map_or(entry.value, |values| values[place])]);
+    }
+    if texts.len() == 1 {
+        // Not the key of a caller that has the name of the domain.
+        texts.push("");
     }
     joined_key(&texts).map_err(|error| Unanswered::Invalid(error.to_string()))
 }
@@ -399,14 +419,8 @@ async fn give_back_all(taken: Vec<Reservation>) {
 /// Gives tokens back without the receipt of a grant, up to a full bucket.
 async fn give_back(limiter: &Limiter, asked: &Asked<'_>) -> Result<(), Error> {
     let receipt = Receipt::new(Uuid::new_v4(), asked.key.clone(), asked.hits);
-    for result in limiter.store().adjust(&[receipt.refund(asked.hits)]).await? {
-        match result {
-            // A bucket that does not exist is full.
-            Ok(_) | Err(TakeError::UnknownBucket(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
+    // A bucket that does not exist is full.
+    limiter.adjust(vec![receipt.refund(asked.hits)]).await.map(drop)
 }
 
 /// Enters a decision into the statuses. Returns whether it denied.
@@ -475,7 +489,8 @@ impl Status {
             Some((requests, unit)) => Some((requests, Some(unit), rule.name.clone())),
             None => capacity.map(|capacity| (capacity, None, rule.name.clone())),
         };
-        Self { limit, ..Self::default() }
+        let remaining = matches!(rule.source, LimitSource::Unlimited).then_some(u64::MAX);
+        Self { limit, remaining, ..Self::default() }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::problem::Problem;
 
 /// Answers 401 to requests without the token, and 408 to those that take too long, such as a body that never ends.
 pub(crate) async fn guard(State(token): State<Option<Arc<str>>>, request: Request<Body>, next: Next) -> Response {
-    let is_probe = ["/livez", "/readyz", "/healthcheck"].contains(&request.uri().path());
+    let is_probe = PROBES.contains(&request.uri().path());
     if let Some(token) = token.filter(|_| !is_probe)
         && !has_token(&request, &token)
     {
@@ -24,7 +24,12 @@ pub(crate) async fn guard(State(token): State<Option<Arc<str>>>, request: Reques
         answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return answer;
     }
-    let too_slow = || Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long: send it at once");
+    let too_slow = || {
+        Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the request took longer than 45 s: send its body at once, or ask again",
+        )
+    };
     timeout(LONGEST, next.run(request)).await.unwrap_or_else(|_| too_slow().into_response())
 }
 
@@ -36,5 +41,8 @@ fn has_token(request: &Request<Body>, token: &str) -> bool {
     scheme.eq_ignore_ascii_case(b"bearer ") && sent.len() == token.len() && differs == 0
 }
 
+/// What tells a load balancer that the server answers, and nothing else.
+const PROBES: [&str; 5] =
+    ["/livez", "/readyz", "/healthcheck", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
 /// Longer than the longest wait.
 const LONGEST: Duration = Duration::from_secs(45);

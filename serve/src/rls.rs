@@ -8,6 +8,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::gate::{Gate, Unanswered};
+use crate::problem::explained;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
@@ -31,9 +32,9 @@ impl From<Unanswered> for Status {
     fn from(unanswered: Unanswered) -> Self {
         match unanswered {
             Unanswered::Invalid(message) => Self::invalid_argument(message),
-            Unanswered::Failed(error @ Error::DeadlineExceeded(_)) => Self::deadline_exceeded(error.to_string()),
-            Unanswered::Failed(error) if error.is_failure() => Self::unavailable(error.to_string()),
-            Unanswered::Failed(error) => Self::failed_precondition(error.to_string()),
+            Unanswered::Failed(error @ Error::DeadlineExceeded(_)) => Self::deadline_exceeded(explained(&error)),
+            Unanswered::Failed(error) if error.is_failure() => Self::unavailable(explained(&error)),
+            Unanswered::Failed(error) => Self::failed_precondition(explained(&error)),
         }
     }
 }

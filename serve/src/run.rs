@@ -87,7 +87,6 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
             return Err(ServeError::Unprotected(address.clone()));
         }
         listeners.push(bind(address).await?);
-        tracing::info!(%address, "listening");
     }
     let operators = match options.admin {
         None => None,
@@ -107,14 +106,15 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
         let routes = admin::routes(Arc::clone(&server.state), metrics, options.board);
         serving.spawn(listener.serve(routes, None, MAX_OPERATORS, ended));
     }
-    let reloading = options.config.map(|path| tokio::spawn(reload(server.clone(), path)));
+    let reloading = tokio::spawn(reload(server.clone(), options.config));
     server.set_ready(true).await;
+    for address in &options.listen {
+        tracing::info!(%address, "listening");
+    }
     shutdown.await;
     tracing::info!("ending: no new connections, and ten seconds for those that there are");
     server.set_ready(false).await;
-    if let Some(reloading) = reloading {
-        reloading.abort();
-    }
+    reloading.abort();
     end.send_replace(true);
     while serving.join_next().await.is_some() {}
     server.limiter().close().await?;
@@ -125,9 +125,13 @@ async fn bind(address: &Address) -> Result<Listener, ServeError> {
     Listener::bind(address).await.map_err(|error| ServeError::Listen(address.clone(), error))
 }
 
-/// Loads the configuration when its files change.
-async fn reload(server: Server, path: PathBuf) {
+/// Loads the configuration when its files change. Without files, SIGHUP changes nothing, and does not end the server either.
+async fn reload(server: Server, path: Option<PathBuf>) {
     let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+    let Some(path) = path else {
+        while hangups.recv().await.is_some() {}
+        return;
+    };
     let mut known = Sources::read(&path);
     loop {
         let is_asked = tokio::select! {

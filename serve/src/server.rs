@@ -8,20 +8,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use axum::body::Body;
 use axum::extract::State as Extracted;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::{Router, routing};
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use tollgate::admin::Explanation;
 use tollgate::{Admin, Error, Key, Limiter};
+use tonic::Status;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
 use crate::check::{self, Checks};
 use crate::gate::Gate;
 use crate::limiters::Limiters;
-use crate::problem::MAX_BODY;
+use crate::problem::{MAX_BODY, Problem};
 use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::rls::Rls;
@@ -141,11 +144,12 @@ impl Server {
         let others = Router::new()
             .route("/check/{name}", check)
             .nest("/v1", v1::routes())
+            .route("/openapi.json", routing::get(openapi))
             .route("/livez", routing::get(async || "ok\n"))
             .route("/readyz", routing::get(is_ready))
             .route("/healthcheck", routing::get(is_ready))
             .with_state(state);
-        routes.routes().into_axum_router().merge(json).merge(others)
+        routes.routes().into_axum_router().merge(json).merge(others).fallback(not_found)
     }
 
     /// Tells that the service answers, or that it ends.
@@ -162,6 +166,21 @@ impl Server {
     pub(crate) fn limiter(&self) -> &Limiter {
         &self.state.limiter
     }
+}
+
+/// The description of the JSON endpoints.
+async fn openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], include_str!("../openapi.json"))
+}
+
+/// Answers paths that do not exist. Otherwise a proxy that asks a mistyped one would let every request pass.
+async fn not_found(request: Request<Body>) -> Response {
+    let is_grpc =
+        request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    if is_grpc {
+        return Status::unimplemented("this server has no such method").into_http();
+    }
+    Problem::new(StatusCode::NOT_FOUND, "there is no such path: GET /openapi.json lists them").into_response()
 }
 
 async fn is_ready(Extracted(state): Extracted<Arc<State>>) -> impl IntoResponse {

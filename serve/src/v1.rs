@@ -10,15 +10,14 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing};
 use http::header::RETRY_AFTER;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
-use tollgate::admin::{BucketLevel, ExpectedOutcome, Explanation, Origin};
+use tollgate::admin::{AdminError, BucketLevel, ExpectedOutcome, Explanation, Origin};
 use tollgate::chrono::SecondsFormat;
 use tollgate::model::LimitName;
-use tollgate::{
-    Adjusted, Adjustment, Decision, Error, Key, Limit, Limiter, Mode, Receipt, Rule, Store, Take, Throttle,
-};
+use tollgate::{Adjusted, Adjustment, Decision, Error, Key, Limit, Limiter, Mode, Receipt, Rule, Take, Throttle};
 
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::config::FailureMode;
@@ -39,7 +38,7 @@ pub(crate) fn routes() -> Router<Arc<ServerState>> {
 
 /// A limit of a request.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a limit, as an object")]
 struct LimitBody {
     key: String,
     limit: Option<String>,
@@ -84,6 +83,9 @@ impl TakeBody {
         if self.limits.is_empty() || self.limits.len() > MAX_LIMITS {
             return Err(Problem::invalid(format!("{} limits: give 1 to {MAX_LIMITS}", self.limits.len())));
         }
+        if self.costs.len() > MAX_LIMITS {
+            return Err(Problem::invalid(format!("{} costs: give at most {MAX_LIMITS}", self.costs.len())));
+        }
         if self.max_wait_ms > MAX_WAIT_MS {
             return Err(Problem::invalid(format!("max_wait_ms is {}: give at most {MAX_WAIT_MS}", self.max_wait_ms)));
         }
@@ -100,7 +102,7 @@ impl TakeBody {
         let take = if self.min_remaining > 0 { take.min_remaining(self.min_remaining) } else { take };
         let mut take = take.max_wait(Duration::from_millis(self.max_wait_ms));
         for (name, cost) in &self.costs {
-            take = take.cost_of(LimitName::try_from(name.as_str()).map_err(Error::from)?, *cost);
+            take = take.cost_of(limit_name(name)?, *cost);
         }
         let remember = Duration::from_secs(self.remember_s.unwrap_or(DAY));
         Ok(self.id.into_iter().fold(take, |take, id| take.id(id, remember)))
@@ -109,6 +111,10 @@ impl TakeBody {
 
 fn key(text: &str) -> Result<Key, Problem> {
     Key::try_from(text).map_err(|error| Problem::invalid(format!("key: {error}")))
+}
+
+fn limit_name(text: &str) -> Result<LimitName, Problem> {
+    LimitName::try_from(text).map_err(|error| Problem::invalid(error.to_string()))
 }
 
 /// The limit or the plan of a request, or else the bucket's own.
@@ -190,16 +196,16 @@ async fn take(State(state): State<Arc<ServerState>>, request: Request<Body>) -> 
 
 #[derive(Serialize)]
 struct ChargeAnswer {
-    /// False: a charge with this id was made before.
+    /// False: a charge with this id was made before, or the server's mode is off or block.
     charged: bool,
 }
 
 async fn charge(State(state): State<Arc<ServerState>>, request: Request<Body>) -> Result<Json<ChargeAnswer>, Problem> {
     let body: TakeBody = read_json(request).await?;
-    if body.max_wait_ms > 0 || body.min_remaining > 0 {
-        return Err(Problem::invalid(
-            "a charge neither waits nor leaves tokens: leave out max_wait_ms and min_remaining",
-        ));
+    let leaves_tokens = body.min_remaining > 0 || body.limits.iter().any(|limit| limit.min_remaining.is_some());
+    if body.max_wait_ms > 0 || leaves_tokens || body.remember_s.is_some() {
+        let detail = "a charge neither waits nor leaves tokens: leave out max_wait_ms, min_remaining and remember_s";
+        return Err(Problem::invalid(detail));
     }
     let charged = state.limiter().charge_request(&body.take()?).await?;
     Ok(Json(ChargeAnswer { charged }))
@@ -234,8 +240,11 @@ impl AdjustBody {
         let key = key(&self.key)?;
         let key = match &self.limit_name {
             None => key,
-            Some(name) => key.limit(&LimitName::try_from(name.as_str()).map_err(Error::from)?),
+            Some(name) => key.limit(&limit_name(name)?),
         };
+        if self.taken == 0 {
+            return Err(Problem::invalid("taken is 0: give the tokens that the request took, at least 1"));
+        }
         Ok(Receipt::new(self.id, key, self.taken))
     }
 
@@ -270,13 +279,12 @@ async fn cancel(state: State<Arc<ServerState>>, request: Request<Body>) -> Resul
 }
 
 async fn adjust(state: &ServerState, adjustment: Adjustment) -> Result<Json<AdjustAnswer>, Problem> {
-    let results = state.limiter().store().adjust(&[adjustment]).await?;
-    let adjusted = results.into_iter().next().transpose().map_err(Error::from)?;
-    let (outcome, given_back) = match adjusted {
-        Some(Adjusted::Done(tokens)) => ("done", tokens),
-        Some(Adjusted::Repeated) => ("repeated", 0),
-        Some(_) | None => ("late", 0),
-    };
+    let (outcome, given_back) =
+        match state.limiter().adjust(vec![adjustment]).await?.pop().transpose().map_err(Error::from)? {
+            Some(Adjusted::Done(tokens)) => ("done", tokens),
+            Some(Adjusted::Repeated) => ("repeated", 0),
+            _ => ("late", 0),
+        };
     Ok(Json(AdjustAnswer { outcome, given_back }))
 }
 
@@ -354,12 +362,28 @@ impl From<&BucketLevel> for LevelAnswer {
     }
 }
 
+/// Refuses a query that is not valid, or no text: its bytes would be those of another key.
+fn checked_query(query: Result<Query<ReadQuery>, QueryRejection>, uri: &Uri) -> Result<ReadQuery, Problem> {
+    let Query(query) = query.map_err(|error| Problem::invalid(error.body_text()))?;
+    let is_replaced =
+        |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains(char::REPLACEMENT_CHARACTER));
+    let has_sent_it = uri.query().is_some_and(|query| query.to_ascii_uppercase().contains("%EF%BF%BD"));
+    if !has_sent_it && (query.key.contains(char::REPLACEMENT_CHARACTER) || is_replaced(&query.plan)) {
+        return Err(Problem::invalid("the query is not UTF-8: encode the key as UTF-8"));
+    }
+    Ok(query)
+}
+
 async fn peek(
     State(state): State<Arc<ServerState>>,
+    uri: Uri,
     query: Result<Query<ReadQuery>, QueryRejection>,
 ) -> Result<Json<PeekAnswer>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::invalid(error.body_text()))?;
+    let query = checked_query(query, &uri)?;
     let limit = Limit::new(key(&query.key)?, rule(query.limit.as_deref(), query.plan.as_deref())?);
+    if let Rule::Window(_) = limit.rule() {
+        return Err(AdminError::Window(limit.key().clone()).into());
+    }
     let levels = state.limiter().peek_each(&limit).await?;
     Ok(Json(PeekAnswer { each: levels.iter().map(LevelAnswer::from).collect() }))
 }
@@ -383,16 +407,19 @@ struct ExplainAnswer {
 
 async fn explain(
     State(state): State<Arc<ServerState>>,
+    uri: Uri,
     query: Result<Query<ReadQuery>, QueryRejection>,
 ) -> Result<Json<ExplainAnswer>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::invalid(error.body_text()))?;
+    let query = checked_query(query, &uri)?;
     if query.limit.is_some() {
         return Err(Problem::invalid("explain takes a key and a plan: leave out limit"));
     }
     let plan = query.plan.as_deref().map(Key::try_from).transpose();
     let plan = plan.map_err(|error| Problem::invalid(format!("plan: {error}")))?;
     let key = key(&query.key)?;
-    let explained = state.operator.explain(&key, plan.as_ref()).await?;
+    let reading = state.operator.explain(&key, plan.as_ref());
+    let deadline = state.limiter().deadline().unwrap_or(MAX_READ);
+    let explained = timeout(deadline, reading).await.map_err(|_| Error::DeadlineExceeded(deadline))??;
     Ok(Json(ExplainAnswer::new(&key, explained)))
 }
 
@@ -439,6 +466,8 @@ impl ServerState {
     }
 }
 
+/// Longer than the store's own deadline.
+const MAX_READ: Duration = Duration::from_secs(10);
 const MAX_LIMITS: usize = 16;
 const MAX_WAIT_MS: u64 = 30_000;
 const DAY: u64 = 86_400;

@@ -60,6 +60,10 @@ impl Policy {
         Self { deadline, fallback: fallback.map(CountedFallback::new), health: Arc::new(health) }
     }
 
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.deadline
+    }
+
     pub(super) fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..self.clone() }
     }

@@ -208,7 +208,7 @@ class Trial:
         self.tollgate("tollgate with a token", "api.yaml", guarded, "--token-file", token)
         v1.token(v1.Server(guarded), token.read_text().strip())
         openapi.conforms(guarded, token.read_text().strip(), self.directory, self.environment)
-        v1.faults(server, v1.Server(process.admin), socket, process.database)
+        v1.unusual(server, v1.Server(process.admin), socket, process.database)
 
     # Proxies.
 

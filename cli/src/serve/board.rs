@@ -5,10 +5,11 @@ use std::pin::Pin;
 
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use tollgate::admin::ModeSetting;
+use tollgate::admin::{BucketLevel, ModeSetting};
 use tollgate::{Admin, Error};
 use tollgate_serve::BoardSource;
 
+use crate::mode::setting;
 use crate::times;
 use crate::watch::board::Board;
 use crate::watch::order::WatchOrder;
@@ -68,21 +69,18 @@ impl<S: Admin + Clone> ServeBoard<S> {
             if let Some(setting) = &plan.mode {
                 modes.push(mode("plan", Some(&name), plan.name.limit_name(), setting));
             }
-            match plans.last_mut().filter(|last| last["name"] == name) {
-                Some(last) => {
-                    let known = last["limits"].as_str().unwrap_or_default();
-                    last["limits"] = format!("{known}; {limit}").into();
-                }
-                None => {
-                    let set = plan.mode.as_ref().map(|setting| setting.mode.as_str());
-                    plans.push(json!({ "name": name, "limits": limit, "mode": set }));
-                }
+            if let Some(last) = plans.last_mut().filter(|last| last["name"] == name) {
+                let known = last["limits"].as_str().unwrap_or_default();
+                last["limits"] = format!("{known}; {limit}").into();
+            } else {
+                let set = plan.mode.as_ref().map(|setting| setting.mode.as_str());
+                plans.push(json!({ "name": name, "limits": limit, "mode": set }));
             }
         }
         for (key, over) in self.store.overrides(None, MAX_PLANS).await?.into_vec() {
             if let Some(set) = over.mode {
-                let setting = ModeSetting { mode: set, reason: Some(over.reason), until: over.expires_at };
-                modes.push(mode("key", Some(&key.without_limit().to_string()), key.limit_name(), &setting));
+                let setting = setting(set, Some(over.reason), over.expires_at);
+                modes.push(mode("key", Some(key.without_limit().as_ref()), key.limit_name(), &setting));
             }
         }
         Ok((plans.into(), modes.into()))
@@ -100,7 +98,7 @@ fn row(row: &BoardRow) -> Value {
         "key": row.key.without_limit().as_str(),
         "limit": row.key.limit_name(),
         "quota": row.quota(),
-        "available": row.level.as_ref().map(|level| level.available()),
+        "available": row.level.as_ref().map(BucketLevel::available),
         "capacity": row.level.as_ref().map(|level| level.quota().capacity()),
         "granted_per_s": row.rate,
         "denied": row.denied,

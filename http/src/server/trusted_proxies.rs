@@ -4,7 +4,11 @@ use ipnet::{IpNet, Ipv4Net};
 
 /// Which proxies can report the address of a client. Used by [`ClientAddr`](super::ClientAddr).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrustedProxies(Trust);
+pub struct TrustedProxies {
+    trust: Trust,
+    /// Whether peers on a Unix socket are trusted, too.
+    sockets: bool,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Trust {
@@ -18,7 +22,7 @@ impl TrustedProxies {
     /// If a client can bypass some of these proxies, it can choose its own address.
     #[must_use]
     pub const fn hops(hops: usize) -> Self {
-        Self(Trust::Hops(hops))
+        Self { trust: Trust::Hops(hops), sockets: false }
     }
 
     /// Trusts proxies with an address in one of these networks, such as `10.0.0.0/8`, or with one of these addresses.
@@ -39,12 +43,20 @@ impl TrustedProxies {
             let network = text.parse::<IpNet>().or_else(|_| address()).map_err(|_| NetworkError(text.to_owned()))?;
             Ok(canonical(network))
         };
-        Ok(Self(Trust::Networks(networks.into_iter().map(parse).collect::<Result<_, _>>()?)))
+        Ok(Self { trust: Trust::Networks(networks.into_iter().map(parse).collect::<Result<_, _>>()?), sockets: false })
+    }
+
+    /// Also trusts a proxy that connects by a Unix socket, which has no address. Whoever may open the socket can then choose the
+    /// client's address.
+    #[must_use]
+    pub fn and_sockets(self) -> Self {
+        Self { sockets: true, ..self }
     }
 
     /// Whether the proxy at this hop, counted from the server, is trusted. A peer on a Unix socket has no address.
     pub(super) fn trusts(&self, hop: usize, address: Option<IpAddr>) -> bool {
-        match &self.0 {
+        match &self.trust {
+            Trust::Networks(_) if address.is_none() => self.sockets && hop == 0,
             Trust::Hops(hops) => hop < *hops,
             // A dual-stack socket reports IPv4 addresses as IPv6.
             Trust::Networks(networks) => {

@@ -15,7 +15,9 @@ pub(super) fn add(config: &mut Config, yaml: &str) -> Result<(), ConfigError> {
     let file: File = serde_saphyr::from_str(yaml).map_err(|error| {
         let error = error.without_snippet();
         let message = error.to_string();
-        let message = message.lines().next().unwrap_or_default().to_owned();
+        let message = message.lines().next().unwrap_or_default();
+        // The place comes first in each message.
+        let message = message.split(" at line ").next().unwrap_or_default().to_owned();
         match error.location() {
             Some(location) => ConfigError::at(location, message),
             None => ConfigError::new(message),
@@ -31,6 +33,7 @@ pub(super) fn add(config: &mut Config, yaml: &str) -> Result<(), ConfigError> {
         }
         Some(domain) => {
             let domain = config.domains.entry(domain.value.clone()).or_default();
+            (domain.on_failure, domain.deadline) = (defaults.on_failure, defaults.deadline);
             for descriptor in &file.descriptors {
                 add_descriptor(&mut domain.children, descriptor, "", &defaults)?;
             }

@@ -59,10 +59,10 @@ impl Check {
             None => ClientAddr::peer(),
             Some(first) => {
                 let networks = check.trusted.iter().map(|network| network.value.as_str());
-                let trusted = TrustedProxies::networks(networks);
-                ClientAddr::x_forwarded_for(
-                    trusted.map_err(|error| ConfigError::at(first.referenced, error.to_string()))?,
-                )
+                let trusted = TrustedProxies::networks(networks.filter(|network| *network != SOCKETS));
+                let trusted = trusted.map_err(|error| ConfigError::at(first.referenced, error.to_string()))?;
+                let has_sockets = check.trusted.iter().any(|network| network.value == SOCKETS);
+                ClientAddr::x_forwarded_for(if has_sockets { trusted.and_sockets() } else { trusted })
             }
         };
         let limit = match (&check.limits[..], &check.plan, &check.plan_of) {
@@ -107,6 +107,9 @@ impl Check {
     }
 }
 
+/// Trusts proxies that connect by a socket.
+const SOCKETS: &str = "unix";
+
 fn header_name(text: &Spanned<String>) -> Result<HeaderName, ConfigError> {
     let wrong = |_| ConfigError::at(text.referenced, format!("'{}' is not the name of a header", text.value));
     HeaderName::try_from(text.value.as_str()).map_err(wrong)
@@ -138,7 +141,12 @@ impl KeyPart {
     fn extract(&self, request: &Parts, client: &ClientAddr) -> Result<String, MissingKey> {
         Ok(match self {
             Self::Text(text) => text.clone(),
-            Self::ClientIp => client.extract(request)?,
+            Self::ClientIp => client.extract(request).map_err(|_| {
+                MissingKey::server_error(
+                    "The proxy connects by a socket, so that its client has no address. Add unix to `trusted` of the check, and send \
+                     X-Forwarded-For.",
+                )
+            })?,
             Self::Header(name) => header(request, name)?,
             Self::Method => forwarded(request, &["x-forwarded-method", "x-original-method"])
                 .unwrap_or_else(|| request.method.as_str().to_owned()),

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::DescriptorRule;
+use super::{DescriptorRule, FailureMode};
 
 /// A key and a value of a request's descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,9 @@ pub(crate) struct Entry<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Domain {
     pub(super) children: Children,
+    /// For limits that a request states.
+    pub(crate) on_failure: FailureMode,
+    pub(crate) deadline: Option<Duration>,
 }
 
 /// The descriptors below another one, by their keys.

@@ -268,7 +268,7 @@ impl Operations for Sqlite {
     ) -> OperationFuture<'c, ()> {
         let set = match recording {
             Some(UsageRecording { period, keep_days }) => sqlx::query(
-                "insert into token_usage_recording (every_seconds, keep_days) values (?1, ?2)
+                "insert into token_usage_recording (one, every_seconds, keep_days) values (1, ?1, ?2)
                  on conflict (one) do update set every_seconds = excluded.every_seconds, keep_days = excluded.keep_days, ending = false",
             )
             .bind(period.seconds())
