@@ -1,4 +1,4 @@
-//! What the server decides by: the domains and the checks of its configuration files.
+//! The configuration: the domains and the checks of its files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

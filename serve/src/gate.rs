@@ -42,7 +42,7 @@ pub(crate) enum Unanswered {
 pub(crate) struct Verdict {
     pub(crate) statuses: Vec<Status>,
     pub(crate) refusal: Option<Response<Bytes>>,
-    /// What the configuration adds for the limits that passed.
+    /// The metadata of the limits that passed.
     pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Status {
 }
 
 /// A descriptor that has a limit.
-struct Asked<'a> {
+struct RequestedLimit<'a> {
     /// Its place in the request.
     place: usize,
     /// The places of other descriptors of the bucket.
@@ -83,7 +83,7 @@ impl Gate {
         Self { config: ArcSwap::from_pointee(config), limiters, counts: Counts::default() }
     }
 
-    /// Decides a request. A denied request takes nothing. `time_left`: until the caller gives up.
+    /// Decides a request. A denied request takes nothing. `time_left`: until the caller cancels.
     pub(crate) async fn decide(
         &self,
         request: &RateLimitRequest,
@@ -100,33 +100,35 @@ impl Gate {
             self.counts.add(UNKNOWN_DOMAIN, "", Answer::Granted);
             return Ok(verdict);
         };
-        let asked = asked(domain, request)?;
-        for one in &asked {
+        let requested = requested_limits(domain, request)?;
+        for one in &requested {
             verdict.statuses[one.place] = Status::stated(&one.rule);
         }
-        let asked: Vec<_> =
-            asked.into_iter().filter(|one| !matches!(one.rule.source, LimitSource::Unlimited)).collect();
-        if asked.is_empty() {
+        let requested: Vec<_> =
+            requested.into_iter().filter(|one| !matches!(one.rule.source, LimitSource::Unlimited)).collect();
+        if requested.is_empty() {
             return Ok(verdict);
         }
-        let limiter = self.limiter(&asked, time_left);
-        let decided = self.decide_each(&limiter, &asked, &mut verdict).await;
-        for one in &asked {
+        let limiter = self.limiter(&requested, time_left);
+        let decided = self.decide_each(&limiter, &requested, &mut verdict).await;
+        for one in &requested {
             for equal in &one.equal {
                 verdict.statuses[*equal] = verdict.statuses[one.place].clone();
             }
         }
         match &decided {
-            Err(Unanswered::Failed(_)) => self.count(request, &asked, |_| Answer::Failed),
+            Err(Unanswered::Failed(_)) => self.count(request, &requested, |_| Answer::Failed),
             Err(Unanswered::Invalid(_)) => {}
             Ok(passed) => {
                 let statuses = &verdict.statuses;
-                self.count(request, &asked, |one| match (statuses[one.place].is_over, passed.contains(&one.place)) {
-                    (true, _) => Answer::Denied,
-                    (false, true) => Answer::Shadow,
-                    (false, false) => Answer::Granted,
+                self.count(request, &requested, |one| {
+                    match (statuses[one.place].is_over, passed.contains(&one.place)) {
+                        (true, _) => Answer::Denied,
+                        (false, true) => Answer::Shadow,
+                        (false, false) => Answer::Granted,
+                    }
                 });
-                for one in asked.iter().filter(|one| !statuses[one.place].is_over) {
+                for one in requested.iter().filter(|one| !statuses[one.place].is_over) {
                     verdict.metadata.extend(one.rule.metadata.clone().into_iter().flatten());
                 }
             }
@@ -134,24 +136,29 @@ impl Gate {
         decided.map(|_| verdict)
     }
 
-    fn count(&self, request: &RateLimitRequest, asked: &[Asked<'_>], answer: impl Fn(&Asked<'_>) -> Answer) {
-        for one in asked {
+    fn count(
+        &self,
+        request: &RateLimitRequest,
+        requested: &[RequestedLimit<'_>],
+        answer: impl Fn(&RequestedLimit<'_>) -> Answer,
+    ) {
+        for one in requested {
             self.counts.add(&request.domain, &one.label, answer(one));
         }
     }
 
     /// The limiter of the strictest way to handle failures, with the shortest deadline.
-    fn limiter(&self, asked: &[Asked<'_>], time_left: Option<Duration>) -> Cow<'_, Limiter> {
+    fn limiter(&self, requested: &[RequestedLimit<'_>], time_left: Option<Duration>) -> Cow<'_, Limiter> {
         let strictness = |mode: FailureMode| match mode {
             FailureMode::Error => 3,
             FailureMode::Closed => 2,
             FailureMode::Local(_) => 1,
             FailureMode::Open => 0,
         };
-        let modes = asked.iter().map(|one| one.rule.on_failure);
+        let modes = requested.iter().map(|one| one.rule.on_failure);
         let limiter = self.limiters.get(modes.max_by_key(|mode| strictness(*mode)).unwrap_or_default());
         let own = limiter.deadline();
-        match asked.iter().filter_map(|one| one.rule.deadline).chain(time_left).chain(own).min() {
+        match requested.iter().filter_map(|one| one.rule.deadline).chain(time_left).chain(own).min() {
             Some(deadline) if own != Some(deadline) => Cow::Owned(limiter.with_deadline(deadline)),
             _ => Cow::Borrowed(limiter),
         }
@@ -161,10 +168,10 @@ impl Gate {
     async fn decide_each(
         &self,
         limiter: &Limiter,
-        asked: &[Asked<'_>],
+        requested: &[RequestedLimit<'_>],
         verdict: &mut Verdict,
     ) -> Result<Vec<usize>, Unanswered> {
-        let of = |action: Action| asked.iter().filter(move |one| one.action == action);
+        let of = |action: Action| requested.iter().filter(move |one| one.action == action);
         let mut passed = Vec::new();
         for one in of(Action::Look) {
             let (is_over, status) = look(limiter, one).await?;
@@ -192,16 +199,16 @@ impl Gate {
     async fn take(
         &self,
         limiter: &Limiter,
-        asked: &[&Asked<'_>],
+        requested: &[&RequestedLimit<'_>],
         verdict: &mut Verdict,
         passed: &mut Vec<usize>,
     ) -> Result<(), Unanswered> {
         // A sliding window is decided by itself.
         let (windows, buckets): (Vec<_>, Vec<_>) =
-            asked.iter().partition(|one| matches!(one.rule.source, LimitSource::Rule(Rule::Window(_))));
+            requested.iter().partition(|one| matches!(one.rule.source, LimitSource::Rule(Rule::Window(_))));
         let groups = [buckets].into_iter().chain(windows.into_iter().map(|window| vec![window]));
         let mut taken: Vec<Reservation> = Vec::new();
-        for group in groups.filter(|group: &Vec<&Asked<'_>>| !group.is_empty()) {
+        for group in groups.filter(|group: &Vec<&RequestedLimit<'_>>| !group.is_empty()) {
             match reserve(limiter, &group).await {
                 Ok(reservation) => {
                     let is_denied = apply(reservation.decision(), &group, verdict, passed);
@@ -225,7 +232,7 @@ impl Gate {
             }
         }
         // Quotas deny together, after the others.
-        let quotas: Vec<_> = asked.iter().filter(|one| one.rule.is_quota).collect();
+        let quotas: Vec<_> = requested.iter().filter(|one| one.rule.is_quota).collect();
         if let Some(first) = quotas.first().filter(|_| quotas.iter().all(|one| passed.contains(&one.place))) {
             let retry_after = quotas.iter().filter_map(|one| verdict.statuses[one.place].reset).min();
             for one in &quotas {
@@ -239,8 +246,11 @@ impl Gate {
 }
 
 /// The descriptors that have limits, without those that others replace.
-fn asked<'a>(domain: &'a Domain, request: &'a RateLimitRequest) -> Result<Vec<Asked<'a>>, Unanswered> {
-    let mut asked: Vec<Asked<'_>> = Vec::new();
+fn requested_limits<'a>(
+    domain: &'a Domain,
+    request: &'a RateLimitRequest,
+) -> Result<Vec<RequestedLimit<'a>>, Unanswered> {
+    let mut requested: Vec<RequestedLimit<'_>> = Vec::new();
     for (place, descriptor) in request.descriptors.iter().enumerate() {
         let entries: Vec<Entry<'_>> =
             descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
@@ -273,19 +283,19 @@ fn asked<'a>(domain: &'a Domain, request: &'a RateLimitRequest) -> Result<Vec<As
         // The plan is not in the key: a client keeps its bucket when its plan changes.
         let key = key(request, &entries, values, plan_entry)?;
         let (hits, action) = action(request, descriptor, &rule, place)?;
-        match asked.iter_mut().find(|other| other.key == key && other.action == action) {
+        match requested.iter_mut().find(|other| other.key == key && other.action == action) {
             // One bucket, which two equal descriptors name.
             Some(other) => {
                 other.hits = other.hits.saturating_add(hits);
                 other.equal.push(place);
             }
-            None => asked.push(Asked { place, equal: Vec::new(), rule, label, key, hits, action }),
+            None => requested.push(RequestedLimit { place, equal: Vec::new(), rule, label, key, hits, action }),
         }
     }
-    let replaced: Vec<String> = asked.iter().flat_map(|one| one.rule.replaces.iter().cloned()).collect();
-    let is_replaced = |one: &Asked<'_>| one.rule.name.as_ref().is_some_and(|name| replaced.contains(name));
-    asked.retain(|one| !is_replaced(one));
-    Ok(asked)
+    let replaced: Vec<String> = requested.iter().flat_map(|one| one.rule.replaces.iter().cloned()).collect();
+    let is_replaced = |one: &RequestedLimit<'_>| one.rule.name.as_ref().is_some_and(|name| replaced.contains(name));
+    requested.retain(|one| !is_replaced(one));
+    Ok(requested)
 }
 
 /// The key of a descriptor's bucket: the domain and the entries, each with its length.
@@ -331,7 +341,7 @@ fn override_of(descriptor: &RateLimitDescriptor) -> Result<Option<DescriptorRule
     Ok(Some(DescriptorRule::stated("override", source, (limit.requests_per_unit, unit))))
 }
 
-/// What a descriptor asks for, and how many tokens.
+/// The action of a descriptor, and its number of tokens.
 fn action(
     request: &RateLimitRequest,
     descriptor: &RateLimitDescriptor,
@@ -378,22 +388,22 @@ fn check_bounds(request: &RateLimitRequest) -> Result<(), Unanswered> {
 }
 
 /// Reads the buckets or the window of a limit. Returns whether nothing is left.
-async fn look(limiter: &Limiter, asked: &Asked<'_>) -> Result<(bool, Status), Unanswered> {
+async fn look(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(bool, Status), Unanswered> {
     let read = async {
-        let LimitSource::Rule(rule) = &asked.rule.source else { return Ok((0, None)) };
+        let LimitSource::Rule(rule) = &requested.rule.source else { return Ok((0, None)) };
         if let Rule::Window(window) = rule {
             let maintenance = limiter.store().maintenance().ok_or(tollgate::admin::AdminError::Unsupported)?;
-            let level = maintenance.window_level(&asked.key, window).await?;
+            let level = maintenance.window_level(&requested.key, window).await?;
             return Ok((level.available(), Some(level.retry_after())));
         }
-        let level = limiter.peek_limit(&Limit::new(asked.key.clone(), rule.clone())).await?;
+        let level = limiter.peek_limit(&Limit::new(requested.key.clone(), rule.clone())).await?;
         let reset = level.next_refill_at().and_then(|at| (at - DateTime::<Utc>::from(SystemTime::now())).to_std().ok());
         Ok((level.available(), reset))
     };
     let (available, reset) = match read.await.map_err(|error: tollgate::admin::AdminError| Error::from(error)) {
         Ok(level) => level,
-        Err(error) if error.is_failure() && asked.rule.on_failure != FailureMode::Error => {
-            return Ok((asked.rule.on_failure == FailureMode::Closed, Status::default()));
+        Err(error) if error.is_failure() && requested.rule.on_failure != FailureMode::Error => {
+            return Ok((requested.rule.on_failure == FailureMode::Closed, Status::default()));
         }
         Err(error) => return Err(Unanswered::Failed(error)),
     };
@@ -401,7 +411,7 @@ async fn look(limiter: &Limiter, asked: &Asked<'_>) -> Result<(bool, Status), Un
     Ok((available <= 0, status))
 }
 
-async fn reserve(limiter: &Limiter, group: &[&Asked<'_>]) -> Result<Reservation, Error> {
+async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>]) -> Result<Reservation, Error> {
     let mut limits = group.iter().map(|one| one.limit());
     let first = Take::from(limits.next().expect("a group has a limit"));
     limiter.reserve_request(&limits.fold(first, Take::and_limit).refundable()).await
@@ -417,27 +427,27 @@ async fn give_back_all(taken: Vec<Reservation>) {
 }
 
 /// Gives tokens back without the receipt of a grant, up to a full bucket.
-async fn give_back(limiter: &Limiter, asked: &Asked<'_>) -> Result<(), Error> {
-    let receipt = Receipt::new(Uuid::new_v4(), asked.key.clone(), asked.hits);
+async fn give_back(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(), Error> {
+    let receipt = Receipt::new(Uuid::new_v4(), requested.key.clone(), requested.hits);
     // A bucket that does not exist is full.
-    limiter.adjust(vec![receipt.refund(asked.hits)]).await.map(drop)
+    limiter.adjust(vec![receipt.refund(requested.hits)]).await.map(drop)
 }
 
 /// Enters a decision into the statuses. Returns whether it denied.
-fn apply(decision: &Decision, group: &[&Asked<'_>], verdict: &mut Verdict, passed: &mut Vec<usize>) -> bool {
+fn apply(decision: &Decision, group: &[&RequestedLimit<'_>], verdict: &mut Verdict, passed: &mut Vec<usize>) -> bool {
     for one in decision.each() {
-        let asked = group[one.limit_index()];
-        let status = &mut verdict.statuses[asked.place];
+        let requested = group[one.limit_index()];
+        let status = &mut verdict.statuses[requested.place];
         let reset = if one.is_granted() { one.reset_after() } else { one.retry_after() };
-        // Of several limits of a descriptor, the one with the fewest tokens.
+        // If a descriptor has several limits, the one with the fewest tokens.
         if status.remaining.is_none_or(|known| one.remaining().is_some_and(|left| left < known)) {
             (status.remaining, status.reset) = (one.remaining(), reset);
         }
         if !one.is_granted() {
             status.is_over = true;
             status.reset = one.retry_after();
-        } else if one.mode() == Mode::Shadow && !passed.contains(&asked.place) {
-            passed.push(asked.place);
+        } else if one.mode() == Mode::Shadow && !passed.contains(&requested.place) {
+            passed.push(requested.place);
             status.reset = one.retry_after();
         }
     }
@@ -447,7 +457,7 @@ fn apply(decision: &Decision, group: &[&Asked<'_>], verdict: &mut Verdict, passe
     !decision.is_granted()
 }
 
-impl Asked<'_> {
+impl RequestedLimit<'_> {
     /// The limit of a request for its tokens.
     fn limit(&self) -> Limit {
         let (rule, mode) = match &self.rule.source {
@@ -466,9 +476,9 @@ impl Asked<'_> {
 }
 
 impl Verdict {
-    fn deny(&mut self, asked: &Asked<'_>, decision: &Decision) {
-        self.statuses[asked.place].is_over = true;
-        let refusal = Refusal::unless_granted(decision, asked.label.as_ref());
+    fn deny(&mut self, requested: &RequestedLimit<'_>, decision: &Decision) {
+        self.statuses[requested.place].is_over = true;
+        let refusal = Refusal::unless_granted(decision, requested.label.as_ref());
         self.refusal = refusal.err().map(Response::from);
     }
 

@@ -1,4 +1,4 @@
-//! What every request must pass before an endpoint: the bearer token, and a time limit.
+//! The bearer token and the time limit of every request, before an endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn has_token(request: &Request<Body>, token: &str) -> bool {
     scheme.eq_ignore_ascii_case(b"bearer ") && sent.len() == token.len() && differs == 0
 }
 
-/// What tells a load balancer that the server answers, and nothing else.
+/// Endpoints that tell a load balancer only whether the server answers.
 const PROBES: [&str; 5] =
     ["/livez", "/readyz", "/healthcheck", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
 /// Longer than the longest wait.

@@ -73,7 +73,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// What is wrong, and what a client of this server does about it. The library's own hints name its methods.
+/// The message of an error, with a hint for clients of this server. The library's own hints name its methods.
 pub(crate) fn explained(error: &Error) -> String {
     match error {
         Error::Take(TakeError::UnknownBucket(key)) => {

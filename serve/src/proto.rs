@@ -48,5 +48,5 @@ pub mod envoy {
     }
 }
 
-/// What reflection serves.
+/// The description of the service, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -39,7 +39,7 @@ impl From<Unanswered> for Status {
     }
 }
 
-/// The time until the caller gives up, less what the answer needs to reach it.
+/// The time until the caller cancels, less the time for the answer to reach it.
 fn time_left(metadata: &MetadataMap) -> Option<Duration> {
     let text = metadata.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

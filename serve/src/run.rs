@@ -26,7 +26,7 @@ pub struct Options {
     pub listen: Vec<Address>,
     /// The address for operators, on this host, with the metrics to serve there.
     pub admin: Option<(SocketAddr, PrometheusHandle)>,
-    /// What the dashboard at the address for operators shows of the database. `None`: no dashboard.
+    /// The reader of the database for the dashboard at the address for operators. `None`: no dashboard.
     pub board: Option<Arc<dyn BoardSource>>,
     /// The file or the directory of the configuration, to load it again when it changes. `None`: it stays.
     pub config: Option<PathBuf>,
@@ -54,14 +54,14 @@ pub enum ServeError {
     )]
     Unprotected(Address),
     /// Other hosts can reach the address for operators.
-    #[error("{0} is no address of this host: the address for operators must be, such as 127.0.0.1:9090")]
+    #[error("other hosts can connect to {0}: choose an address of this host for operators, such as 127.0.0.1:9090")]
     AdminAddress(SocketAddr),
     /// A file of the certificate cannot be used.
     #[error("{}: {reason}: give a PEM file", file.display())]
     Tls {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The mistake in it.
         reason: String,
     },
     /// The limiter failed.
@@ -134,13 +134,13 @@ async fn reload(server: Server, path: Option<PathBuf>) {
     };
     let mut known = Sources::read(&path);
     loop {
-        let is_asked = tokio::select! {
+        let is_requested = tokio::select! {
             _ = hangups.recv() => true,
             () = sleep(INTERVAL) => false,
         };
         // Contents and not notices tell of changes, because a mounted directory changes by its link alone.
         let found = read(&path).await;
-        if !is_asked && found == known {
+        if !is_requested && found == known {
             continue;
         }
         match load(&server, &found) {

@@ -54,7 +54,7 @@ pub struct Server {
     pub(crate) state: Arc<State>,
 }
 
-/// What the endpoints share.
+/// The state that the endpoints share.
 pub(crate) struct State {
     pub(crate) gate: Arc<Gate>,
     pub(crate) checks: ArcSwap<Checks>,
@@ -191,7 +191,7 @@ async fn is_ready(Extracted(state): Extracted<Arc<State>>) -> impl IntoResponse 
     }
 }
 
-/// What operators read, of a store whose type is erased.
+/// The reads of operators, over a store whose type is erased.
 pub(crate) trait Operator: Send + Sync {
     fn explain<'a>(&'a self, key: &'a Key, plan: Option<&'a Key>) -> Reading<'a, Explanation>;
 }

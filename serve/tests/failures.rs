@@ -35,7 +35,7 @@ fn server(on_error: &str) -> anyhow::Result<Server> {
     Ok(Server::new(&limiter, Arc::new(MemoryStore::new()), Config::parse(&yaml)?)?)
 }
 
-async fn asked(server: &Server, request: Request<Body>) -> anyhow::Result<(StatusCode, String)> {
+async fn answer_to(server: &Server, request: Request<Body>) -> anyhow::Result<(StatusCode, String)> {
     let answer = server.routes().oneshot(request).await?;
     let status = answer.status();
     Ok((status, String::from_utf8(answer.into_body().collect().await?.to_bytes().to_vec())?))
@@ -57,11 +57,11 @@ async fn configuration_decides_while_the_store_is_silent() -> anyhow::Result<()>
     ] {
         let server = server(on_error)?;
         for status in expected {
-            let (found, body) = asked(&server, json()?).await?;
+            let (found, body) = answer_to(&server, json()?).await?;
             ensure!(found == status, "{on_error}: {found} {body}");
         }
         for status in expected {
-            let (found, body) = asked(&server, Request::get("/check/login").body(Body::empty())?).await?;
+            let (found, body) = answer_to(&server, Request::get("/check/login").body(Body::empty())?).await?;
             ensure!(found == status, "check, {on_error}: {found} {body}");
         }
     }
@@ -72,10 +72,10 @@ async fn configuration_decides_while_the_store_is_silent() -> anyhow::Result<()>
 async fn open_circuit_breaker_answers_at_once() -> anyhow::Result<()> {
     let server = server("open")?;
     for _ in 0..16 {
-        asked(&server, json()?).await?;
+        answer_to(&server, json()?).await?;
     }
     let before = tokio::time::Instant::now();
-    ensure!(asked(&server, json()?).await?.0 == StatusCode::OK);
+    ensure!(answer_to(&server, json()?).await?.0 == StatusCode::OK);
     ensure!(before.elapsed().is_zero(), "the time of the runtime stands still while nothing waits");
     Ok(())
 }

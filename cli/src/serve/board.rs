@@ -1,4 +1,4 @@
-//! What the dashboard shows of the database: the same as `watch`, and the plans and modes.
+//! The database as the dashboard shows it: the buckets as `watch` shows them, the plans and the modes.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -23,7 +23,7 @@ pub(super) fn join(parts: &[&str]) -> String {
     joined
 }
 
-/// Returns the key of several texts, such as a domain and a user. Different lists have different keys.
+/// Returns the key that joins texts, such as a domain and a user. Different lists have different keys.
 ///
 /// Each text but the last has its length in bytes before it: `5=login 203.0.113.7`, as the keys of a
 /// [named layer](super::RateLimitLayer::name) have. A key of more than 255 bytes becomes its SHA-256 hash.

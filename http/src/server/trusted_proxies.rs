@@ -46,8 +46,8 @@ impl TrustedProxies {
         Ok(Self { trust: Trust::Networks(networks.into_iter().map(parse).collect::<Result<_, _>>()?), sockets: false })
     }
 
-    /// Also trusts a proxy that connects by a Unix socket, which has no address. Whoever may open the socket can then choose the
-    /// client's address.
+    /// Also trusts a proxy that connects by a Unix socket, which has no address. Each program that may open the socket can then choose
+    /// the client's address.
     #[must_use]
     pub fn and_sockets(self) -> Self {
         Self { sockets: true, ..self }

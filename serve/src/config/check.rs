@@ -13,7 +13,7 @@ use tollgate_http::{ClientAddr, KeyExtractor, MissingKey, TrustedProxies};
 use super::build::{deadline, on_failure, text_rule};
 use super::{ConfigError, FailureMode, yaml};
 
-/// What a forward authentication request is limited by.
+/// The key and the limit of a forward authentication request.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     pub(crate) key: CheckKey,

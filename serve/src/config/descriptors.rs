@@ -44,7 +44,7 @@ pub(super) struct Node {
     pub(super) is_shared: bool,
 }
 
-/// What a descriptor of a request found.
+/// The limit that a descriptor of a request found.
 #[derive(Clone, Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) rule: &'a Arc<DescriptorRule>,

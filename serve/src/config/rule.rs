@@ -1,4 +1,4 @@
-//! The limit of a descriptor, and what happens if the store does not answer.
+//! The limit of a descriptor, and the answer if the store gives none.
 
 use std::fmt;
 use std::time::Duration;
