@@ -1,9 +1,10 @@
 // Loads a page, saves a screenshot, and prints what fails: errors of its console and scripts, and requests without success. A
-// request to another host fails. Arguments: the URL, the PNG file, and the window's size (default: 1300x900).
+// request to another host fails. Arguments: the URL, the PNG file, the window's size (default: 1300x900), and a text that the page
+// is to show within 20 s.
 import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
 
-const [url, png, size = '1300x900'] = process.argv.slice(2);
+const [url, png, size = '1300x900', text] = process.argv.slice(2);
 const [width, height] = size.split('x').map(Number);
 const browser = await playwright.launch({ executablePath: await chromium.executablePath(), args: chromium.args });
 let failures = 0;
@@ -24,7 +25,8 @@ try {
   });
   await tab.goto(url, { waitUntil: 'load' });
   // Scripts run on after the load, and a stream of events never ends.
-  await tab.waitForTimeout(2000);
+  if (text) await tab.getByText(text).first().waitFor({ timeout: 20000 });
+  else await tab.waitForTimeout(2000);
   await tab.screenshot({ path: png, fullPage: true });
 } finally {
   await browser.close();
