@@ -130,6 +130,13 @@ impl<S: Store> Limiter<S> {
         Self { policy: self.policy.with_fallback(fallback.into()), ..self.clone() }
     }
 
+    /// Returns whether the [circuit breaker](LimiterBuilder::without_circuit_breaker) is open while a request tests the store. Reads and
+    /// adjustments call the store all the same: skip those that can wait.
+    #[must_use]
+    pub fn is_circuit_open(&self) -> bool {
+        self.policy.is_circuit_open()
+    }
+
     /// Returns how many times the fallback answered.
     #[must_use]
     pub fn fallback_count(&self) -> u64 {

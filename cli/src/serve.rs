@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// Where operators see the dashboard, and read /metrics and /config, on this host
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
+    /// The database as operators connect to it, for the dashboard and /v1/explain [default: as clients do]
+    #[arg(long, value_name = "URL", env = "TOLLGATE_OPERATOR_DATABASE_URL", hide_env_values = true)]
+    operator_database_url: Option<String>,
     /// The longest time for a decision, after which `on_error` of the configuration applies
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "1s")]
     deadline: Duration,
@@ -116,8 +119,12 @@ impl Args {
             .deadline(self.deadline)
             .count_denials(MAX_DENIED)
             .build(Rule::Provisioned)?;
-        let server = Server::new(&limiter, Arc::clone(&store), config)?;
-        let board = self.admin.map(|_| Arc::new(ServeBoard::new(store, database)) as Arc<dyn BoardSource>);
+        let operator = match &self.operator_database_url {
+            Some(url) => Arc::new(SqlStore::<DB>::connect(url, Durability::Synchronous)?.max_connections(2)),
+            None => store,
+        };
+        let server = Server::new(&limiter, Arc::clone(&operator), config)?;
+        let board = self.admin.map(|_| Arc::new(ServeBoard::new(operator, database)) as Arc<dyn BoardSource>);
         let tls = self.tls_certificate.zip(self.tls_key).map(|(certificate, key)| Tls {
             certificate,
             key,

@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::middleware;
 use axum::routing::get;
-use http::header::{CONTENT_TYPE, HOST};
-use http::{Request, StatusCode};
+use http::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::watch;
 
 use crate::counts::Answer;
 use crate::dashboard::{self, BoardSource};
-use crate::problem::Problem;
+use crate::guard::require_address_of_all;
 use crate::server::State as ServerState;
 
 /// The routes of operators.
@@ -22,6 +21,7 @@ pub(crate) fn routes(
     state: Arc<ServerState>,
     metrics: PrometheusHandle,
     board: Option<Arc<dyn BoardSource>>,
+    ended: watch::Receiver<bool>,
 ) -> Router {
     let render = {
         let state = Arc::clone(&state);
@@ -30,27 +30,13 @@ pub(crate) fn routes(
             ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
         }
     };
-    let dashboard = board.map_or_else(Router::new, |source| dashboard::routes(Arc::clone(&state), source));
+    let dashboard = board.map_or_else(Router::new, |source| dashboard::routes(Arc::clone(&state), source, ended));
     Router::new()
         .route("/metrics", get(render))
         .route("/config", get(config))
         .with_state(state)
         .merge(dashboard)
-        .layer(middleware::from_fn(require_address))
-}
-
-/// Refuses the names of other hosts: a page of a browser can have its own name lead here.
-async fn require_address(request: Request<axum::body::Body>, next: Next) -> Response {
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let name = host
-        .rsplit_once(':')
-        .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
-    let is_address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-    if is_address || name.eq_ignore_ascii_case("localhost") {
-        return next.run(request).await;
-    }
-    Problem::new(StatusCode::MISDIRECTED_REQUEST, "this server has an address and no name: use it in the URL")
-        .into_response()
+        .layer(middleware::from_fn(require_address_of_all))
 }
 
 /// Brings the counters of the answers up to date.

@@ -16,7 +16,10 @@ impl From<Verdict> for RateLimitResponse {
     fn from(verdict: Verdict) -> Self {
         let overall_code = code(verdict.is_over());
         let (headers, raw_body) = verdict.refusal.as_ref().map_or_else(Default::default, refused);
-        let metadata = (!verdict.metadata.is_empty()).then(|| structure(verdict.metadata));
+        let metadata = (!verdict.metadata.is_empty()).then(|| {
+            let nested = [("metadata".to_owned(), serde_json::Value::Object(verdict.metadata))];
+            structure(nested.into_iter().collect())
+        });
         Self {
             overall_code,
             statuses: verdict.statuses.into_iter().map(DescriptorStatus::from).collect(),

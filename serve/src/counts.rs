@@ -29,35 +29,38 @@ impl Answer {
 
 /// How many requests had each answer, by domain and limit.
 #[derive(Debug, Default)]
-pub(crate) struct Counts(Mutex<HashMap<String, HashMap<String, [u64; 4]>>>);
+pub(crate) struct Counts(Mutex<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    domains: HashMap<String, HashMap<String, [u64; 4]>>,
+    limits: usize,
+}
 
 impl Counts {
-    /// Counts an answer. Limits beyond the first thousand are counted as `other`.
+    /// Counts an answer. Limits beyond the first thousand of all domains are counted as `other`.
     pub(crate) fn add(&self, domain: &str, limit: &str, answer: Answer) {
-        let mut counts = self.0.lock();
-        if !counts.contains_key(domain) {
-            let domain = if counts.len() < MAX_LIMITS { domain } else { OTHER };
-            counts.entry(domain.to_owned()).or_default();
+        let mut counted = self.0.lock();
+        let Counted { domains, limits } = &mut *counted;
+        if let Some(counts) = domains.get_mut(domain).and_then(|limits| limits.get_mut(limit)) {
+            counts[answer as usize] += 1;
+            return;
         }
-        let limits: usize = counts.len();
-        let domain = if counts.contains_key(domain) { domain } else { OTHER };
-        let Some(of_domain) = counts.get_mut(domain) else { return };
-        let limit = if of_domain.contains_key(limit) || of_domain.len() + limits < MAX_LIMITS { limit } else { OTHER };
-        if !of_domain.contains_key(limit) {
-            of_domain.insert(limit.to_owned(), [0; 4]);
-        }
-        if let Some(of_limit) = of_domain.get_mut(limit) {
-            of_limit[answer as usize] += 1;
-        }
+        let (domain, limit) = if *limits < MAX_LIMITS { (domain, limit) } else { (OTHER, OTHER) };
+        let of_limit = domains.entry(domain.to_owned()).or_default().entry(limit.to_owned()).or_insert_with(|| {
+            *limits += 1;
+            [0; 4]
+        });
+        of_limit[answer as usize] += 1;
     }
 
     /// All counts, in the order of the names.
     pub(crate) fn all(&self) -> Vec<(String, String, [u64; 4])> {
-        let counts = self.0.lock();
-        let mut all: Vec<_> = counts
-            .iter()
-            .flat_map(|(domain, limits)| limits.iter().map(|(limit, counts)| (domain.clone(), limit.clone(), *counts)))
-            .collect();
+        let counted = self.0.lock();
+        let of_domain = |(domain, limits): (&String, &HashMap<String, [u64; 4]>)| {
+            limits.iter().map(|(limit, counts)| (domain.clone(), limit.clone(), *counts)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<_> = counted.domains.iter().flat_map(of_domain).collect();
         all.sort();
         all
     }

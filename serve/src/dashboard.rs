@@ -32,18 +32,14 @@ pub trait BoardSource: Send + Sync + 'static {
 /// The latest events, which all pages share.
 #[derive(Clone)]
 struct Boards {
-    latest: watch::Sender<Option<Latest>>,
-}
-
-#[derive(Clone)]
-struct Latest {
-    name: &'static str,
-    data: Arc<str>,
+    latest: watch::Sender<Option<Arc<str>>>,
+    /// Whether the server ends, which ends the events.
+    ended: watch::Receiver<bool>,
 }
 
 /// The page and its events. Reads the database every two seconds while a page is open.
-pub(crate) fn routes(state: Arc<ServerState>, source: Arc<dyn BoardSource>) -> Router {
-    let boards = Boards { latest: watch::Sender::new(None) };
+pub(crate) fn routes(state: Arc<ServerState>, source: Arc<dyn BoardSource>, ended: watch::Receiver<bool>) -> Router {
+    let boards = Boards { latest: watch::Sender::new(None), ended };
     tokio::spawn(read(state, source, boards.clone()));
     Router::new()
         .route("/", get(async || page("text/html; charset=utf-8", include_str!("dashboard/dashboard.html"))))
@@ -66,35 +62,43 @@ fn page(content_type: &'static str, text: &'static str) -> Response {
 async fn events(State(boards): State<Boards>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let mut receiver = boards.latest.subscribe();
     receiver.mark_changed();
-    let events = stream::unfold(receiver, |mut receiver| async {
+    let events = stream::unfold((receiver, boards.ended.clone()), |(mut receiver, mut ended)| async {
         loop {
-            receiver.changed().await.ok()?;
+            tokio::select! {
+                _ = ended.wait_for(|ended| *ended) => return None,
+                changed = receiver.changed() => changed.ok()?,
+            }
             let latest = receiver.borrow_and_update().clone();
-            if let Some(Latest { name, data }) = latest {
-                return Some((Ok(Event::default().event(name).data(&*data)), receiver));
+            if let Some(data) = latest {
+                return Some((Ok(Event::default().event("board").data(&*data)), (receiver, ended)));
             }
         }
     });
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-/// Reads while a page is open.
+/// Reads while a page is open. If the database gives no answer, the page shows the last one, and the server's own numbers.
 async fn read(state: Arc<ServerState>, source: Arc<dyn BoardSource>, boards: Boards) {
+    let mut last = json!({ "database": {} });
     loop {
         sleep(INTERVAL).await;
         if boards.latest.receiver_count() == 0 {
             continue;
         }
-        let (name, data) = match source.read().await {
-            Ok(board) => ("board", complete(&state, board)),
-            Err(error) => ("problem", json!({ "message": error.to_string() })),
+        let error = match source.read().await {
+            Ok(board) => {
+                last = board;
+                None
+            }
+            Err(error) => Some(error.to_string()),
         };
-        boards.latest.send_replace(Some(Latest { name, data: data.to_string().into() }));
+        let data = complete(&state, last.clone(), error);
+        boards.latest.send_replace(Some(data.to_string().into()));
     }
 }
 
 /// Adds what the server knows to what was read.
-fn complete(state: &ServerState, mut board: Value) -> Value {
+fn complete(state: &ServerState, mut board: Value, error: Option<String>) -> Value {
     let counts = state.gate.counts.all().into_iter().map(|(domain, rule, counts)| {
         let of = |answer: Answer| counts[answer as usize];
         json!({
@@ -106,7 +110,8 @@ fn complete(state: &ServerState, mut board: Value) -> Value {
     board["at"] = timestamp(SystemTime::now()).into();
     board["version"] = env!("CARGO_PKG_VERSION").into();
     board["mode"] = state.limiter.mode().as_str().into();
-    board["database"]["answers"] = true.into();
+    board["database"]["answers"] = error.is_none().into();
+    board["database"]["error"] = error.into();
     board["database"]["fallbacks"] = state.gate.limiters.fallbacks().into();
     let files = state.gate.config.load().files.len();
     board["config"] = json!({

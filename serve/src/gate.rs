@@ -1,11 +1,16 @@
 //! Decides the descriptors of a proxy's request by the configuration.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::Response;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+use tollgate::admin::AdminError;
 use tollgate::chrono::{DateTime, Utc};
 use tollgate::{
     Decision, Error, Key, Limit, Limiter, Mode, Quota, Receipt, Reservation, Rule, Store as _, Take, TakeError,
@@ -19,10 +24,12 @@ use crate::limiters::Limiters;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
+use crate::server::Operator;
 
 /// The decisions about a proxy's requests.
-#[derive(Debug)]
 pub(crate) struct Gate {
+    /// Explains the modes of keys.
+    operator: Arc<dyn Operator>,
     pub(crate) config: ArcSwap<Config>,
     pub(crate) limiters: Limiters,
     pub(crate) counts: Counts,
@@ -43,7 +50,7 @@ pub(crate) struct Verdict {
     pub(crate) statuses: Vec<Status>,
     pub(crate) refusal: Option<Response<Bytes>>,
     /// The metadata of the limits that passed.
-    pub(crate) metadata: serde_json::Map<String, serde_json::Value>,
+    pub(crate) metadata: serde_json::Map<String, Value>,
 }
 
 /// The answer of a descriptor. Without a limit, it passes.
@@ -79,12 +86,24 @@ enum Action {
 }
 
 impl Gate {
-    pub(crate) fn new(config: Config, limiters: Limiters) -> Self {
-        Self { config: ArcSwap::from_pointee(config), limiters, counts: Counts::default() }
+    pub(crate) fn new(operator: Arc<dyn Operator>, config: Config, limiters: Limiters) -> Self {
+        Self { operator, config: ArcSwap::from_pointee(config), limiters, counts: Counts::default() }
     }
 
     /// Decides a request. A denied request takes nothing. `time_left`: until the caller cancels.
+    ///
+    /// Runs in a task: if the caller leaves, limits that have granted still get their tokens back when a later one denies.
     pub(crate) async fn decide(
+        self: &Arc<Self>,
+        request: RateLimitRequest,
+        time_left: Option<Duration>,
+    ) -> Result<Verdict, Unanswered> {
+        let gate = Arc::clone(self);
+        let deciding = tokio::spawn(async move { gate.decide_request(&request, time_left).await });
+        deciding.await.unwrap_or_else(|error| Err(Unanswered::Failed(Error::other(error))))
+    }
+
+    async fn decide_request(
         &self,
         request: &RateLimitRequest,
         time_left: Option<Duration>,
@@ -104,51 +123,51 @@ impl Gate {
         for one in &requested {
             verdict.statuses[one.place] = Status::stated(&one.rule);
         }
-        let requested: Vec<_> =
-            requested.into_iter().filter(|one| !matches!(one.rule.source, LimitSource::Unlimited)).collect();
+        let is_limited = |one: &RequestedLimit<'_>| one.rule.source != LimitSource::Unlimited;
+        let requested: Vec<_> = requested.into_iter().filter(is_limited).collect();
         if requested.is_empty() {
             return Ok(verdict);
         }
-        let limiter = self.limiter(&requested, time_left);
-        let decided = self.decide_each(&limiter, &requested, &mut verdict).await;
+        let decided = self.decide_each(&self.calls(&requested, time_left), &requested, &mut verdict).await;
         for one in &requested {
             for equal in &one.equal {
                 verdict.statuses[*equal] = verdict.statuses[one.place].clone();
             }
         }
-        match &decided {
-            Err(Unanswered::Failed(_)) => self.count(request, &requested, |_| Answer::Failed),
-            Err(Unanswered::Invalid(_)) => {}
+        match decided {
             Ok(passed) => {
-                let statuses = &verdict.statuses;
-                self.count(request, &requested, |one| {
-                    match (statuses[one.place].is_over, passed.contains(&one.place)) {
-                        (true, _) => Answer::Denied,
-                        (false, true) => Answer::Shadow,
-                        (false, false) => Answer::Granted,
-                    }
-                });
-                for one in requested.iter().filter(|one| !statuses[one.place].is_over) {
-                    verdict.metadata.extend(one.rule.metadata.clone().into_iter().flatten());
+                self.count(request, &requested, &verdict, &passed);
+                for one in requested.iter().filter(|one| !verdict.statuses[one.place].is_over) {
+                    merge(&mut verdict.metadata, one.rule.metadata.clone().unwrap_or_default());
                 }
+                Ok(verdict)
+            }
+            Err(unanswered) => {
+                if matches!(unanswered, Unanswered::Failed(_)) {
+                    for one in &requested {
+                        self.counts.add(&request.domain, &one.label, Answer::Failed);
+                    }
+                }
+                Err(unanswered)
             }
         }
-        decided.map(|_| verdict)
     }
 
-    fn count(
-        &self,
-        request: &RateLimitRequest,
-        requested: &[RequestedLimit<'_>],
-        answer: impl Fn(&RequestedLimit<'_>) -> Answer,
-    ) {
-        for one in requested {
-            self.counts.add(&request.domain, &one.label, answer(one));
+    /// Counts the answers of the limits, except of those that were only read, or took nothing because another one denied.
+    fn count(&self, request: &RateLimitRequest, requested: &[RequestedLimit<'_>], verdict: &Verdict, passed: &[usize]) {
+        for one in requested.iter().filter(|one| matches!(one.action, Action::Take | Action::Charge)) {
+            let answer = match (verdict.statuses[one.place].is_over, passed.contains(&one.place)) {
+                (true, _) => Answer::Denied,
+                (false, _) if verdict.is_over() => continue,
+                (false, true) => Answer::Shadow,
+                (false, false) => Answer::Granted,
+            };
+            self.counts.add(&request.domain, &one.label, answer);
         }
     }
 
-    /// The limiter of the strictest way to handle failures, with the shortest deadline.
-    fn limiter(&self, requested: &[RequestedLimit<'_>], time_left: Option<Duration>) -> Cow<'_, Limiter> {
+    /// The limiter of the strictest way to handle failures, with the shortest deadline for all calls together.
+    fn calls(&self, requested: &[RequestedLimit<'_>], time_left: Option<Duration>) -> Calls<'_> {
         let strictness = |mode: FailureMode| match mode {
             FailureMode::Error => 3,
             FailureMode::Closed => 2,
@@ -156,41 +175,43 @@ impl Gate {
             FailureMode::Open => 0,
         };
         let modes = requested.iter().map(|one| one.rule.on_failure);
-        let limiter = self.limiters.get(modes.max_by_key(|mode| strictness(*mode)).unwrap_or_default());
-        let own = limiter.deadline();
-        match requested.iter().filter_map(|one| one.rule.deadline).chain(time_left).chain(own).min() {
-            Some(deadline) if own != Some(deadline) => Cow::Owned(limiter.with_deadline(deadline)),
-            _ => Cow::Borrowed(limiter),
-        }
+        let mode = modes.max_by_key(|mode| strictness(*mode)).unwrap_or_default();
+        let limiter = self.limiters.get(mode);
+        let stated = requested.iter().filter_map(|one| one.rule.deadline);
+        let deadline = stated.chain(time_left).chain(limiter.deadline()).min().unwrap_or(LONGEST);
+        Calls { limiter, mode, deadline, ends_at: Instant::now() + deadline }
     }
 
     /// Decides the descriptors that have limits. Returns the places of those that passed without tokens.
     async fn decide_each(
         &self,
-        limiter: &Limiter,
+        calls: &Calls<'_>,
         requested: &[RequestedLimit<'_>],
         verdict: &mut Verdict,
     ) -> Result<Vec<usize>, Unanswered> {
         let of = |action: Action| requested.iter().filter(move |one| one.action == action);
         let mut passed = Vec::new();
-        for one in of(Action::Look) {
-            let (is_over, status) = look(limiter, one).await?;
-            let status = Status { limit: verdict.statuses[one.place].limit.clone(), ..status };
-            let is_trial = one.rule.mode == Mode::Shadow;
+        let looks = join_all(of(Action::Look).map(|one| self.look(calls, one))).await;
+        for (one, look) in of(Action::Look).zip(looks) {
+            let (is_over, status) = look?;
+            let is_trial = one.rule.mode == Mode::Shadow || one.rule.is_quota;
             if is_over && is_trial {
                 passed.push(one.place);
             }
-            verdict.statuses[one.place] = Status { is_over: is_over && !is_trial, ..status };
+            let limit = verdict.statuses[one.place].limit.clone();
+            verdict.statuses[one.place] = Status { is_over: is_over && !is_trial, limit, ..status };
         }
-        if !verdict.statuses.iter().any(|status| status.is_over) {
-            self.take(limiter, &of(Action::Take).collect::<Vec<_>>(), verdict, &mut passed).await?;
+        if !verdict.is_over() {
+            self.take(calls, requested, verdict, &mut passed).await?;
         }
-        for one in of(Action::Charge) {
-            let charge = Take::from(one.limit()).cost(one.hits);
-            limiter.charge_request(&charge).await.map_err(Unanswered::Failed)?;
-        }
-        for one in of(Action::Refund) {
-            give_back(limiter, one).await.map_err(Unanswered::Failed)?;
+        for one in of(Action::Charge).chain(of(Action::Refund)) {
+            match calls.adjust(one).await {
+                Ok(()) => {}
+                Err(error) if error.is_failure() && calls.mode != FailureMode::Error => {
+                    tracing::warn!(%error, "usage is not counted, because the store does not answer");
+                }
+                Err(error) => return Err(Unanswered::Failed(error)),
+            }
         }
         Ok(passed)
     }
@@ -198,50 +219,139 @@ impl Gate {
     /// Takes the tokens of all limits, or of none.
     async fn take(
         &self,
-        limiter: &Limiter,
-        requested: &[&RequestedLimit<'_>],
+        calls: &Calls<'_>,
+        requested: &[RequestedLimit<'_>],
         verdict: &mut Verdict,
         passed: &mut Vec<usize>,
     ) -> Result<(), Unanswered> {
         // A sliding window is decided by itself.
+        let takes = requested.iter().filter(|one| one.action == Action::Take);
         let (windows, buckets): (Vec<_>, Vec<_>) =
-            requested.iter().partition(|one| matches!(one.rule.source, LimitSource::Rule(Rule::Window(_))));
+            takes.partition(|one| matches!(one.rule.source, LimitSource::Rule(Rule::Window(_))));
         let groups = [buckets].into_iter().chain(windows.into_iter().map(|window| vec![window]));
-        let mut taken: Vec<Reservation> = Vec::new();
+        let mut reservations: Vec<Reservation> = Vec::new();
         for group in groups.filter(|group: &Vec<&RequestedLimit<'_>>| !group.is_empty()) {
-            match reserve(limiter, &group).await {
+            match reserve(&calls.limiter(), &group).await {
                 Ok(reservation) => {
                     let is_denied = apply(reservation.decision(), &group, verdict, passed);
-                    taken.push(reservation);
+                    reservations.push(reservation);
                     if is_denied {
-                        give_back_all(taken).await;
+                        give_back_all(reservations).await;
                         return Ok(());
                     }
                 }
                 // No request of this cost ever passes.
                 Err(Error::Take(TakeError::ExceedsCapacity { key, .. })) => {
-                    give_back_all(taken).await;
+                    give_back_all(reservations).await;
                     let over = group.iter().find(|one| one.key == key.without_limit()).unwrap_or(&group[0]);
                     verdict.deny(over, &Decision::denial(None));
                     return Ok(());
                 }
                 Err(error) => {
-                    give_back_all(taken).await;
+                    give_back_all(reservations).await;
                     return Err(Unanswered::Failed(error));
                 }
             }
         }
-        // Quotas deny together, after the others.
-        let quotas: Vec<_> = requested.iter().filter(|one| one.rule.is_quota).collect();
-        if let Some(first) = quotas.first().filter(|_| quotas.iter().all(|one| passed.contains(&one.place))) {
+        // Quotas deny together, after the others. A limit that is only tried denies nothing.
+        let quotas: Vec<_> =
+            requested.iter().filter(|one| one.rule.is_quota && one.rule.mode == Mode::Enforce).collect();
+        let is_over =
+            |one: &&RequestedLimit<'_>| passed.contains(&one.place) || one.rule.source == LimitSource::Nothing;
+        if let Some(first) = quotas.first().filter(|_| quotas.iter().all(is_over))
+            && !self.is_lifted(calls, first).await
+        {
             let retry_after = quotas.iter().filter_map(|one| verdict.statuses[one.place].reset).min();
             for one in &quotas {
                 verdict.statuses[one.place].is_over = true;
             }
             verdict.deny(first, &Decision::denial(retry_after));
-            give_back_all(taken).await;
+            give_back_all(reservations).await;
         }
         Ok(())
+    }
+
+    /// Whether an operator's mode lets all requests of the key pass.
+    async fn is_lifted(&self, calls: &Calls<'_>, requested: &RequestedLimit<'_>) -> bool {
+        let plan = match &requested.rule.source {
+            LimitSource::Rule(Rule::Plan(plan)) => Some(plan),
+            _ => None,
+        };
+        let explained = timeout_at(calls.ends_at, self.operator.explain(&requested.key, plan)).await;
+        matches!(explained, Ok(Ok(explained)) if matches!(explained.mode, Mode::Off | Mode::Shadow))
+    }
+
+    /// Reads the buckets or the window of a limit. Returns whether nothing is left.
+    async fn look(&self, calls: &Calls<'_>, requested: &RequestedLimit<'_>) -> Result<(bool, Status), Unanswered> {
+        let level = if calls.limiter.is_circuit_open() {
+            Err(Error::other(NoAnswer))
+        } else {
+            let level = timeout_at(calls.ends_at, level(calls.limiter, requested)).await;
+            level.unwrap_or_else(|_| Err(Error::other(NoAnswer)))
+        };
+        match level {
+            Ok((available, reset)) => {
+                let remaining = Some(available.max(0).unsigned_abs());
+                let is_over = available <= 0 && !self.is_lifted(calls, requested).await;
+                Ok((is_over, Status { remaining, reset, ..Status::default() }))
+            }
+            Err(error) if error.is_failure() && calls.mode != FailureMode::Error => {
+                Ok((calls.mode == FailureMode::Closed, Status::default()))
+            }
+            Err(error) => Err(Unanswered::Failed(error)),
+        }
+    }
+}
+
+/// A read of the store without an answer in time. It takes nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("the database gave no answer in time: ask again")]
+struct NoAnswer;
+
+/// The calls of the store for one request, which share a deadline.
+struct Calls<'a> {
+    limiter: &'a Limiter,
+    mode: FailureMode,
+    deadline: Duration,
+    ends_at: Instant,
+}
+
+impl Calls<'_> {
+    /// The limiter, with the time that is left.
+    fn limiter(&self) -> Cow<'_, Limiter> {
+        let left = self.ends_at.saturating_duration_since(Instant::now()).max(SLACK);
+        // The first call has the limiter's own deadline, unless something shortens it.
+        let is_whole = self.limiter.deadline() == Some(self.deadline) && left + SLACK >= self.deadline;
+        if is_whole { Cow::Borrowed(self.limiter) } else { Cow::Owned(self.limiter.with_deadline(left)) }
+    }
+
+    /// Charges the use that a request reports, or gives tokens back.
+    async fn adjust(&self, requested: &RequestedLimit<'_>) -> Result<(), Error> {
+        if self.limiter.is_circuit_open() {
+            return Err(Error::other(NoAnswer));
+        }
+        let limiter = self.limiter();
+        let adjusting = async {
+            if requested.action == Action::Charge {
+                let charge = Take::from(requested.limit()).cost(requested.hits);
+                return limiter.charge_request(&charge).await.map(drop);
+            }
+            let receipt = Receipt::new(Uuid::new_v4(), requested.key.clone(), requested.hits);
+            // A bucket that does not exist is full.
+            limiter.adjust(vec![receipt.refund(requested.hits)]).await.map(drop)
+        };
+        timeout_at(self.ends_at, adjusting).await.unwrap_or(Err(Error::DeadlineExceeded(self.deadline)))
+    }
+}
+
+/// Adds metadata, in objects member by member. Earlier values stay.
+fn merge(metadata: &mut serde_json::Map<String, Value>, added: serde_json::Map<String, Value>) {
+    for (name, value) in added {
+        match (metadata.get_mut(&name), value) {
+            (Some(Value::Object(known)), Value::Object(value)) => merge(known, value),
+            (Some(_), _) => {}
+            (None, value) => drop(metadata.insert(name, value)),
+        }
     }
 }
 
@@ -280,10 +390,13 @@ fn requested_limits<'a>(
             }
             _ => (rule, None),
         };
-        // The plan is not in the key: a client keeps its bucket when its plan changes.
+        // The name of the plan is not in the key: a client keeps its bucket when its plan changes.
         let key = key(request, &entries, values, plan_entry)?;
         let (hits, action) = action(request, descriptor, &rule, place)?;
-        match requested.iter_mut().find(|other| other.key == key && other.action == action) {
+        let is_equal = |other: &&mut RequestedLimit<'_>| {
+            other.key == key && other.action == action && other.rule.source == rule.source
+        };
+        match requested.iter_mut().find(is_equal) {
             // One bucket, which two equal descriptors name.
             Some(other) => {
                 other.hits = other.hits.saturating_add(hits);
@@ -303,16 +416,13 @@ fn key(
     request: &RateLimitRequest,
     entries: &[Entry<'_>],
     values: Option<&Vec<&str>>,
-    without: Option<&str>,
+    plan_entry: Option<&str>,
 ) -> Result<Key, Unanswered> {
-    let mut texts = Vec::with_capacity(2 + 2 * entries.len());
+    let mut texts = Vec::with_capacity(1 + 2 * entries.len());
     texts.push(request.domain.as_str());
-    for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| without.is_none_or(|key| key != entry.key)) {
-        texts.extend([entry.key, values.map_or(entry.value, |values| values[place])]);
-    }
-    if texts.len() == 1 {
-        // Not the key of a caller that has the name of the domain.
-        texts.push("");
+    for (place, entry) in entries.iter().enumerate() {
+        let value = values.map_or(entry.value, |values| values[place]);
+        texts.extend([entry.key, if plan_entry == Some(entry.key) { "" } else { value }]);
     }
     joined_key(&texts).map_err(|error| Unanswered::Invalid(error.to_string()))
 }
@@ -337,7 +447,6 @@ fn override_of(descriptor: &RateLimitDescriptor) -> Result<Option<DescriptorRule
         RateLimitUnit::Year => Unit::Year,
     };
     let source = LimitSource::of_unit(limit.requests_per_unit, unit, false);
-    let source = source.map_err(|error| Unanswered::Invalid(error.to_string()))?;
     Ok(Some(DescriptorRule::stated("override", source, (limit.requests_per_unit, unit))))
 }
 
@@ -387,28 +496,17 @@ fn check_bounds(request: &RateLimitRequest) -> Result<(), Unanswered> {
     Ok(())
 }
 
-/// Reads the buckets or the window of a limit. Returns whether nothing is left.
-async fn look(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(bool, Status), Unanswered> {
-    let read = async {
-        let LimitSource::Rule(rule) = &requested.rule.source else { return Ok((0, None)) };
-        if let Rule::Window(window) = rule {
-            let maintenance = limiter.store().maintenance().ok_or(tollgate::admin::AdminError::Unsupported)?;
-            let level = maintenance.window_level(&requested.key, window).await?;
-            return Ok((level.available(), Some(level.retry_after())));
-        }
-        let level = limiter.peek_limit(&Limit::new(requested.key.clone(), rule.clone())).await?;
-        let reset = level.next_refill_at().and_then(|at| (at - DateTime::<Utc>::from(SystemTime::now())).to_std().ok());
-        Ok((level.available(), reset))
-    };
-    let (available, reset) = match read.await.map_err(|error: tollgate::admin::AdminError| Error::from(error)) {
-        Ok(level) => level,
-        Err(error) if error.is_failure() && requested.rule.on_failure != FailureMode::Error => {
-            return Ok((requested.rule.on_failure == FailureMode::Closed, Status::default()));
-        }
-        Err(error) => return Err(Unanswered::Failed(error)),
-    };
-    let status = Status { remaining: Some(available.max(0).unsigned_abs()), reset, ..Status::default() };
-    Ok((available <= 0, status))
+/// The tokens of a limit, and when the next ones come.
+async fn level(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(i64, Option<Duration>), Error> {
+    let LimitSource::Rule(rule) = &requested.rule.source else { return Ok((0, None)) };
+    if let Rule::Window(window) = rule {
+        let maintenance = limiter.store().maintenance().ok_or(AdminError::Unsupported)?;
+        let level = maintenance.window_level(&requested.key, window).await?;
+        return Ok((level.available(), Some(level.retry_after())));
+    }
+    let level = limiter.peek_limit(&Limit::new(requested.key.clone(), rule.clone())).await?;
+    let until = |at: DateTime<Utc>| (at - DateTime::<Utc>::from(SystemTime::now())).to_std().ok();
+    Ok((level.available(), level.next_refill_at().and_then(until)))
 }
 
 async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>]) -> Result<Reservation, Error> {
@@ -418,19 +516,12 @@ async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>]) -> Result<Res
 }
 
 /// Gives the tokens of earlier limits back, because a later one denied. On an error they stay taken.
-async fn give_back_all(taken: Vec<Reservation>) {
-    for reservation in taken.into_iter().filter(Reservation::is_granted) {
+async fn give_back_all(reservations: Vec<Reservation>) {
+    for reservation in reservations.into_iter().filter(Reservation::is_granted) {
         if let Err(error) = reservation.refund_each(Receipt::cost).await {
             tracing::warn!(%error, "tokens of a denied request stay taken");
         }
     }
-}
-
-/// Gives tokens back without the receipt of a grant, up to a full bucket.
-async fn give_back(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(), Error> {
-    let receipt = Receipt::new(Uuid::new_v4(), requested.key.clone(), requested.hits);
-    // A bucket that does not exist is full.
-    limiter.adjust(vec![receipt.refund(requested.hits)]).await.map(drop)
 }
 
 /// Enters a decision into the statuses. Returns whether it denied.
@@ -463,10 +554,10 @@ impl RequestedLimit<'_> {
         let (rule, mode) = match &self.rule.source {
             LimitSource::Rule(rule) => (rule.clone(), self.rule.mode),
             // Even a request that is only tried would take nothing.
-            _ if self.rule.mode == Mode::Shadow => (Rule::Quota(Quota::unlimited()), Mode::Off),
+            _ if self.rule.mode == Mode::Shadow || self.rule.is_quota => (Rule::Quota(Quota::unlimited()), Mode::Off),
             _ => (Rule::Quota(Quota::unlimited()), Mode::Block),
         };
-        let mode = if self.rule.is_quota { Mode::Shadow } else { mode };
+        let mode = if self.rule.is_quota && mode == Mode::Enforce { Mode::Shadow } else { mode };
         let limit = Limit::new(self.key.clone(), rule).cost(self.hits.max(1)).mode(mode);
         match self.rule.on_failure {
             FailureMode::Local(quota) => limit.fallback_quota(quota),
@@ -525,6 +616,10 @@ impl DescriptorRule {
     }
 }
 
+/// Without a deadline.
+const LONGEST: Duration = Duration::from_secs(30);
+/// A call that begins so soon has the whole deadline.
+const SLACK: Duration = Duration::from_millis(1);
 pub(crate) const MAX_DESCRIPTORS: usize = 64;
 const MAX_ENTRIES: usize = 16;
 const MAX_ENTRY_BYTES: usize = 1024;

@@ -1,5 +1,6 @@
 //! The bearer token and the time limit of every request, before an endpoint.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use http::uri::Authority;
 use http::{HeaderValue, Request, StatusCode};
 use tokio::time::timeout;
 
@@ -31,6 +33,34 @@ pub(crate) async fn guard(State(token): State<Option<Arc<str>>>, request: Reques
         )
     };
     timeout(LONGEST, next.run(request)).await.unwrap_or_else(|_| too_slow().into_response())
+}
+
+/// Refuses the names of other hosts for the endpoints that programs call by this host's address. Proxies state the client's host.
+pub(crate) async fn require_address(request: Request<Body>, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_called_by_address = path == "/json" || path.starts_with("/v1/");
+    // A socket has no address, and no page of a browser can connect to it.
+    let has_address = request.extensions().get::<SocketAddr>().is_some();
+    if is_called_by_address && has_address {
+        require_address_of_all(request, next).await
+    } else {
+        next.run(request).await
+    }
+}
+
+/// Refuses the names of other hosts: a page of a browser can have its own name lead here.
+pub(crate) async fn require_address_of_all(request: Request<Body>, next: Next) -> Response {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let host = request.uri().authority().map(Authority::as_str).or(host).unwrap_or_default();
+    let name = host
+        .rsplit_once(':')
+        .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if is_address || name.eq_ignore_ascii_case("localhost") {
+        return next.run(request).await;
+    }
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, "this server has an address and no name: use it in the URL")
+        .into_response()
 }
 
 fn has_token(request: &Request<Body>, token: &str) -> bool {

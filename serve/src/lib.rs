@@ -9,6 +9,7 @@ mod check;
 mod config;
 mod counts;
 mod dashboard;
+mod first_request;
 mod gate;
 mod guard;
 mod json;

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,12 +16,13 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tower::util::MapRequestLayer;
 
 use crate::Address;
+use crate::first_request::FirstRequest;
 
 /// A socket that is bound.
 pub(crate) enum Listener {
@@ -27,13 +30,30 @@ pub(crate) enum Listener {
     Unix(UnixListener, #[expect(dead_code, reason = "its drop removes the file")] SocketFile),
 }
 
-/// Removes the socket's file at the end.
-pub(crate) struct SocketFile(PathBuf);
+/// Removes the socket's file at the end, unless another server has made its own meanwhile.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// The device and the number of the file.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), identity: identity(path) }
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.0));
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            drop(std::fs::remove_file(&self.path));
+        }
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 /// A connection of either kind.
@@ -47,13 +67,13 @@ impl Listener {
             Address::Tcp(address) => Ok(Self::Tcp(TcpListener::bind(address).await?)),
             Address::Unix(path) => {
                 // A server that was killed leaves its file.
-                let is_left = path.exists() && UnixStream::connect(path).await.is_err();
-                if is_left && is_socket(path) {
+                let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+                if is_socket(path) && UnixStream::connect(path).await.is_err_and(refused) {
                     std::fs::remove_file(path)?;
                 }
                 let listener = UnixListener::bind(path)?;
                 std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(SOCKET_MODE))?;
-                Ok(Self::Unix(listener, SocketFile(path.clone())))
+                Ok(Self::Unix(listener, SocketFile::new(path)))
             }
         }
     }
@@ -78,6 +98,7 @@ impl Listener {
         mut ended: watch::Receiver<bool>,
     ) {
         let (connections, graceful) = (Arc::new(Semaphore::new(max_connections)), GracefulShutdown::new());
+        let mut last_warning = None::<Instant>;
         loop {
             let accepting = async {
                 let permit = Arc::clone(&connections).acquire_owned().await;
@@ -90,7 +111,10 @@ impl Listener {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection is not accepted");
+                    if last_warning.is_none_or(|at| at.elapsed() >= WARNINGS) {
+                        tracing::warn!(%error, "a connection is not accepted");
+                        last_warning = Some(Instant::now());
+                    }
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -105,7 +129,10 @@ impl Listener {
                         _ => return,
                     },
                 };
+                let has_begun = Arc::new(AtomicBool::new(false));
+                let stream = FirstRequest::within(HEADERS, stream, Arc::clone(&has_begun));
                 let with_peer = MapRequestLayer::new(move |mut request: hyper::Request<hyper::body::Incoming>| {
+                    has_begun.store(true, Ordering::Relaxed);
                     if let Some(peer) = peer {
                         request.extensions_mut().insert(peer);
                     }
@@ -130,11 +157,13 @@ impl Listener {
                 drop(watcher.watch(connection.into_owned()).await);
             });
         }
+        // New connections go elsewhere.
+        drop(self);
         drop(timeout(DRAIN, graceful.shutdown()).await);
     }
 }
 
-fn is_socket(path: &std::path::Path) -> bool {
+fn is_socket(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
 
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
@@ -148,5 +177,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
+const WARNINGS: Duration = Duration::from_secs(10);
 const MAX_STREAMS: u32 = 1024;
 const MAX_HEADERS: u32 = 16 << 10;

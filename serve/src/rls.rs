@@ -13,7 +13,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::Rate
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 /// The service `envoy.service.ratelimit.v3.RateLimitService`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Rls(pub(crate) Arc<Gate>);
 
 #[tonic::async_trait]
@@ -23,7 +23,7 @@ impl RateLimitService for Rls {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let time_left = time_left(request.metadata());
-        let verdict = self.0.decide(request.get_ref(), time_left).await?;
+        let verdict = self.0.decide(request.into_inner(), time_left).await?;
         Ok(Response::new(verdict.into()))
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tollgate::Error;
 
 use crate::config::Sources;
-use crate::guard::guard;
+use crate::guard::{guard, require_address};
 use crate::listener::Listener;
 use crate::{Address, BoardSource, Config, ConfigError, Server, Tls, admin};
 
@@ -95,15 +95,27 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
     };
     let (end, ended) = watch::channel(false);
     let token: Option<Arc<str>> = options.token.map(Arc::from);
-    let routes = server.routes().layer(middleware::from_fn_with_state(token, guard));
+    // A page of a browser can have its own name lead here, and other hosts need a token or a certificate.
+    let requires_address = token.is_none() && options.listen.iter().all(Address::is_local);
+    let routes = server.routes();
+    let routes = if requires_address { routes.layer(middleware::from_fn(require_address)) } else { routes };
+    let routes = routes.layer(middleware::from_fn_with_state(token, guard));
     let mut serving = JoinSet::new();
     for listener in listeners {
         // A socket has no need for TLS.
         let tls = tls.clone().filter(|_| matches!(listener, Listener::Tcp(_)));
         serving.spawn(listener.serve(routes.clone(), tls, max_connections, ended.clone()));
     }
+    let mut keeping = None;
     if let Some((listener, metrics)) = operators {
-        let routes = admin::routes(Arc::clone(&server.state), metrics, options.board);
+        let upkeep = metrics.clone();
+        keeping = Some(tokio::spawn(async move {
+            loop {
+                sleep(UPKEEP).await;
+                upkeep.run_upkeep();
+            }
+        }));
+        let routes = admin::routes(Arc::clone(&server.state), metrics, options.board, ended.clone());
         serving.spawn(listener.serve(routes, None, MAX_OPERATORS, ended));
     }
     let reloading = tokio::spawn(reload(server.clone(), options.config));
@@ -117,6 +129,9 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
     reloading.abort();
     end.send_replace(true);
     while serving.join_next().await.is_some() {}
+    if let Some(keeping) = keeping {
+        keeping.abort();
+    }
     server.limiter().close().await?;
     Ok(())
 }
@@ -143,7 +158,7 @@ async fn reload(server: Server, path: Option<PathBuf>) {
         if !is_requested && found == known {
             continue;
         }
-        match load(&server, &found) {
+        match load(&server, found.clone()).await {
             Ok(()) => tracing::info!(path = %path.display(), "the configuration is loaded"),
             Err(error) => {
                 server.config_failed(&error);
@@ -160,11 +175,22 @@ async fn read(path: &Path) -> Result<Sources, ConfigError> {
     reading.await.unwrap_or_else(|error| Err(ConfigError::new(error.to_string())))
 }
 
-fn load(server: &Server, sources: &Result<Sources, ConfigError>) -> Result<(), ConfigError> {
-    let config = Config::of_sources(sources.as_ref().map_err(Clone::clone)?)?;
-    server.set_config(config).map_err(|error| ConfigError::new(error.to_string()))
+/// Checks the files off the runtime's threads, because a large configuration takes a while.
+async fn load(server: &Server, sources: Result<Sources, ConfigError>) -> Result<(), ConfigError> {
+    let server = server.clone();
+    let loading = tokio::task::spawn_blocking(move || {
+        let config = Config::of_sources(&sources?)?;
+        // An editor can have emptied the file before it writes it.
+        if config.is_empty() {
+            return Err(ConfigError::new("the configuration is empty: add `domain` and `descriptors`, or `checks`"));
+        }
+        server.set_config(config).map_err(|error| ConfigError::new(error.to_string()))
+    });
+    loading.await.unwrap_or_else(|error| Err(ConfigError::new(error.to_string())))
 }
 
+/// How often the recorded times of calls become buckets of histograms. Otherwise they stay in memory until a scrape.
+const UPKEEP: Duration = Duration::from_secs(5);
 const INTERVAL: Duration = Duration::from_secs(2);
 const MAX_CONNECTIONS: usize = 10_000;
 const MAX_OPERATORS: usize = 64;

@@ -18,7 +18,9 @@ use parking_lot::Mutex;
 use tollgate::admin::Explanation;
 use tollgate::{Admin, Error, Key, Limiter};
 use tonic::Status;
+use tonic::server::NamedService;
 use tonic::service::Routes;
+use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::check::{self, Checks};
@@ -71,7 +73,7 @@ pub(crate) struct State {
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("gate", &self.gate).finish_non_exhaustive()
+        f.debug_struct("State").finish_non_exhaustive()
     }
 }
 
@@ -84,10 +86,11 @@ impl Server {
     pub fn new(limiter: &Limiter, operator: impl Admin, config: Config) -> Result<Self, Error> {
         let limiters = Limiters::new(limiter);
         let checks = check::layers(&config, &limiters)?;
+        let operator: Arc<dyn Operator> = Arc::new(operator);
         let state = State {
-            gate: Arc::new(Gate::new(config, limiters)),
+            gate: Arc::new(Gate::new(Arc::clone(&operator), config, limiters)),
             checks: ArcSwap::from_pointee(checks),
-            operator: Arc::new(operator),
+            operator,
             limiter: limiter.clone(),
             is_ready: AtomicBool::new(true),
             config_error: Mutex::new(None),
@@ -156,10 +159,10 @@ impl Server {
     pub(crate) async fn set_ready(&self, ready: bool) {
         self.state.is_ready.store(ready, Ordering::Relaxed);
         let health = &self.state.health;
-        if ready {
-            health.set_serving::<RateLimitServiceServer<Rls>>().await;
-        } else {
-            health.set_not_serving::<RateLimitServiceServer<Rls>>().await;
+        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        // The whole server has the empty name.
+        for service in ["", <RateLimitServiceServer<Rls> as NamedService>::NAME] {
+            health.set_service_status(service, status).await;
         }
     }
 

@@ -16,6 +16,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     ("domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {}", "4:17: give one limit"),
     ("domain: edge\ndescriptors:\n  - key: a\n    rate_limits: {}", "4:5: unknown field `rate_limits`"),
+    (
+        "domain: edge\ndescriptors:\n  - { key: a, rate_limit: { unit: day, requests_per_unit: 5, name: x, replaces: [{ name: x }] } }",
+        "3:27: replaces names no limit, or the limit itself",
+    ),
     ("domain: edge\ndescriptors:\n  - key: ''\n", "3:10: the key of a descriptor is empty"),
     ("domain: edge\ndescriptors:\n  - value: a\n", "3:5: missing field `key`"),
     ("domain: ''\n", "1:9: the domain is empty"),

@@ -150,6 +150,19 @@ const CASES: &[(&str, &str, &[&str], usize)] = &[
         &["a=x", "b=y"],
         5,
     ),
+    (
+        "a quota in shadow_mode",
+        "[{key: a, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 3}}]",
+        &["a=x"],
+        10,
+    ),
+    ("a quota of 0", "[{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}]", &["a=x"], 0),
+    (
+        "a rate that no bucket can have",
+        "[{key: a, rate_limit: {unit: second, requests_per_unit: 4294967295}}]",
+        &["a=x"],
+        10,
+    ),
     ("a sliding window", "[{key: a, rate_limit: {tollgate: {limit: 4 in 1h at 1m}}}]", &["a=x"], 4),
     (
         "a window beside a bucket",
@@ -218,7 +231,10 @@ async fn statuses_state_the_limit_what_remains_and_when_to_come_again() -> anyho
     let (_, first) = world.post(request(&["a=x", "other=y"])).await?;
     let limit = json!({ "requestsPerUnit": 2, "unit": "HOUR", "name": "narrow" });
     ensure!(first["statuses"][0]["currentLimit"] == limit && first["statuses"][0]["limitRemaining"] == 1, "{first}");
-    ensure!(first["statuses"][1] == json!({ "code": "OK" }) && first["dynamicMetadata"]["tier"] == "gold", "{first}");
+    ensure!(
+        first["statuses"][1] == json!({ "code": "OK" }) && first["dynamicMetadata"]["metadata"]["tier"] == "gold",
+        "{first}"
+    );
     world.post(request(&["a=x"])).await?;
     let (status, denied) = world.post(request(&["a=x", "other=y"])).await?;
     ensure!(status == StatusCode::TOO_MANY_REQUESTS && denied["statuses"][0]["code"] == "OVER_LIMIT", "{denied}");

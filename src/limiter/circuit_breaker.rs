@@ -66,6 +66,11 @@ impl CircuitBreaker {
         self.failed.load(Ordering::Relaxed) >= FAILURE_THRESHOLD
     }
 
+    /// Whether the circuit breaker is open, and a probe tests the store.
+    pub(super) fn is_testing(&self) -> bool {
+        self.is_open() && self.probes.lock().began.iter().any(Option::is_some)
+    }
+
     /// Admits the request to the store, or returns [`Error::CircuitOpen`]: then begin a [probe](Self::probe).
     ///
     /// The request is the probe if it is for another bucket than all failures, because that bucket may only be locked. So it is if
@@ -123,10 +128,14 @@ impl<B: Deref<Target = CircuitBreaker>> Attempt<B> {
         }
     }
 
-    pub(super) fn failed(self, key: &Key, error: &Error) {
+    /// `is_impatient`: the caller's own deadline was shorter than the limiter's.
+    pub(super) fn failed(self, key: &Key, error: &Error, is_impatient: bool) {
         let circuit_breaker = &*self.circuit_breaker;
-        // The store answered other requests meanwhile, so the delay is a lock of this bucket or the queue.
-        if circuit_breaker.answered.load(Ordering::Relaxed) > circuit_breaker.tick(self.since) {
+        // The store answered other requests meanwhile, so the delay is a lock of this bucket or the queue. A short deadline alone
+        // tells nothing about a store that has just answered.
+        let recent = if is_impatient { RECENT_TICKS } else { 0 };
+        let answered = circuit_breaker.answered.load(Ordering::Relaxed);
+        if answered > 0 && answered + recent > circuit_breaker.tick(self.since) {
             return;
         }
         let mut probes = circuit_breaker.probes.lock();
@@ -179,6 +188,9 @@ const FAILURE_THRESHOLD: u32 = 16;
 
 /// A failure after this time opens the breaker, so that later requests need not wait as long.
 const MIN_OUTAGE_WAIT: Duration = Duration::from_secs(1);
+
+/// An answer within a second shows that the store answers, also if a caller's short deadline has passed.
+const RECENT_TICKS: u64 = 10;
 
 /// The bound on a probe of a limiter without a deadline, whose store can have a longer one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);

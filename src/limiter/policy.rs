@@ -20,6 +20,8 @@ use crate::telemetry::Decisions;
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     deadline: Option<Duration>,
+    /// Whether the deadline is shorter than that of the limiter that this one comes from.
+    is_impatient: bool,
     fallback: Option<Arc<CountedFallback>>,
     health: Arc<StoreHealth>,
 }
@@ -57,7 +59,7 @@ impl Policy {
         let (is_down, decisions) = (AtomicBool::new(false), Arc::clone(decisions));
         let circuit_breaker = has_circuit_breaker.then(|| Arc::new(CircuitBreaker::new(deadline)));
         let health = StoreHealth { is_down, decisions, circuit_breaker };
-        Self { deadline, fallback: fallback.map(CountedFallback::new), health: Arc::new(health) }
+        Self { deadline, is_impatient: false, fallback: fallback.map(CountedFallback::new), health: Arc::new(health) }
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
@@ -65,7 +67,8 @@ impl Policy {
     }
 
     pub(super) fn with_deadline(&self, deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), ..self.clone() }
+        let is_impatient = self.is_impatient || self.deadline.is_none_or(|own| deadline < own);
+        Self { deadline: Some(deadline), is_impatient, ..self.clone() }
     }
 
     pub(super) fn with_fallback(&self, fallback: Option<Fallback>) -> Self {
@@ -96,6 +99,11 @@ impl Policy {
         let answer = before_deadline(self.deadline, call).await;
         self.learn(attempt, key, &answer);
         answer
+    }
+
+    /// Whether the circuit breaker is open, and a probe tests the store.
+    pub(super) fn is_circuit_open(&self) -> bool {
+        self.health.circuit_breaker.as_ref().is_some_and(|circuit_breaker| circuit_breaker.is_testing())
     }
 
     /// Begins a probe for a task, if the circuit breaker is open and there is no probe yet.
@@ -131,7 +139,7 @@ impl Policy {
                 // The queue of this process is full, which does not show whether the store answers.
                 Err(Error::Overloaded(_)) => {}
                 Err(error) if error.is_failure() && attempt.counts(error, self.fallback.is_some()) => {
-                    attempt.failed(key, error);
+                    attempt.failed(key, error, self.is_impatient);
                 }
                 // Answers from memory and invalid requests do not show whether the store answers.
                 Ok(_) | Err(_) => {}

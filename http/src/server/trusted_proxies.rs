@@ -1,6 +1,9 @@
 use std::net::IpAddr;
 
+use http::request::Parts;
 use ipnet::{IpNet, Ipv4Net};
+
+use super::address::peer;
 
 /// Which proxies can report the address of a client. Used by [`ClientAddr`](super::ClientAddr).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +54,12 @@ impl TrustedProxies {
     #[must_use]
     pub fn and_sockets(self) -> Self {
         Self { sockets: true, ..self }
+    }
+
+    /// Returns whether the peer of a request is one of these proxies, so that its headers state what the client asked.
+    #[must_use]
+    pub fn trust_peer(&self, request: &Parts) -> bool {
+        self.trusts(0, peer(request))
     }
 
     /// Whether the proxy at this hop, counted from the server, is trusted. A peer on a Unix socket has no address.

@@ -166,8 +166,7 @@ fn rule(
         return Err(ConfigError::at(place, message));
     }
     let source = match (stated, &own.limit, &own.plan, &own.plan_of) {
-        (Some((requests, unit)), ..) => LimitSource::of_unit(requests, unit, inherited.is_continuous)
-            .map_err(|error| ConfigError::at(place, error.to_string()))?,
+        (Some((requests, unit)), ..) => LimitSource::of_unit(requests, unit, inherited.is_continuous),
         (_, Some(text), ..) => LimitSource::Rule(text_rule(text)?),
         (_, _, Some(plan), _) => {
             LimitSource::plan(&plan.value).map_err(|error| ConfigError::at(plan.referenced, error.to_string()))?
@@ -175,6 +174,11 @@ fn rule(
         (.., Some(entry)) => LimitSource::PlanOf(entry.value.clone()),
         _ => LimitSource::Unlimited,
     };
+    let own_name = limit.name.as_deref();
+    if limit.replaces.iter().any(|replaced| replaced.name.is_empty() || Some(replaced.name.as_str()) == own_name) {
+        let message = "replaces names no limit, or the limit itself: name another one";
+        return Err(ConfigError::at(place, message));
+    }
     if inherited.after_use && matches!(source, LimitSource::Rule(Rule::Window(_)) | LimitSource::Nothing) {
         return Err(ConfigError::at(place, "a sliding window cannot be charged after use: give a quota"));
     }

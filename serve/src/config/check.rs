@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{HOST, HeaderName};
+use http::header::HeaderName;
 use http::request::Parts;
 use serde_saphyr::{Location, Spanned};
 use tollgate::{Key, Mode, Rule};
@@ -37,6 +37,8 @@ pub(crate) enum CheckLimit {
 pub(crate) struct CheckKey {
     parts: Vec<KeyPart>,
     client: ClientAddr,
+    /// The proxies whose headers state the request of the client.
+    trusted: Option<TrustedProxies>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,16 +57,17 @@ impl Check {
             return Err(ConfigError::at(place, format!("check '{name}' has no key: add key: [\"{{client_ip}}\"]")));
         }
         let parts = check.key.iter().map(KeyPart::parse).collect::<Result<Vec<_>, _>>()?;
-        let client = match check.trusted.first() {
-            None => ClientAddr::peer(),
+        let trusted = match check.trusted.first() {
+            None => None,
             Some(first) => {
                 let networks = check.trusted.iter().map(|network| network.value.as_str());
                 let trusted = TrustedProxies::networks(networks.filter(|network| *network != SOCKETS));
                 let trusted = trusted.map_err(|error| ConfigError::at(first.referenced, error.to_string()))?;
                 let has_sockets = check.trusted.iter().any(|network| network.value == SOCKETS);
-                ClientAddr::x_forwarded_for(if has_sockets { trusted.and_sockets() } else { trusted })
+                Some(if has_sockets { trusted.and_sockets() } else { trusted })
             }
         };
+        let client = trusted.clone().map_or_else(ClientAddr::peer, ClientAddr::x_forwarded_for);
         let limit = match (&check.limits[..], &check.plan, &check.plan_of) {
             (limits @ [first, ..], None, None) => {
                 let texts: Vec<&str> = limits.iter().map(|limit| limit.value.as_str()).collect();
@@ -96,7 +99,7 @@ impl Check {
                 .map_err(|error: tollgate::model::ModeError| ConfigError::at(mode.referenced, error.to_string()))?,
         };
         Ok(Self {
-            key: CheckKey { parts, client },
+            key: CheckKey { parts, client, trusted },
             limit,
             deny_status,
             allow_missing_key: check.allow_missing_key,
@@ -138,36 +141,49 @@ impl KeyPart {
         })
     }
 
-    fn extract(&self, request: &Parts, client: &ClientAddr) -> Result<String, MissingKey> {
+    fn extract(&self, request: &Parts, key: &CheckKey) -> Result<String, MissingKey> {
+        let forwarded = |names: &[&str]| key.forwarded(request, names);
         Ok(match self {
             Self::Text(text) => text.clone(),
-            Self::ClientIp => client.extract(request).map_err(|_| {
+            Self::ClientIp => key.client.extract(request).map_err(|_| {
                 MissingKey::server_error(
                     "The proxy connects by a socket, so that its client has no address. Add unix to `trusted` of the check, and send \
                      X-Forwarded-For.",
                 )
             })?,
             Self::Header(name) => header(request, name)?,
-            Self::Method => forwarded(request, &["x-forwarded-method", "x-original-method"])
-                .unwrap_or_else(|| request.method.as_str().to_owned()),
-            Self::Host => match forwarded(request, &["x-forwarded-host"]) {
-                Some(host) => host,
-                None => header(request, &HOST)?,
-            },
+            Self::Method => forwarded(&["x-forwarded-method", "x-original-method"])?,
+            Self::Host => forwarded(&["x-forwarded-host"])?,
             Self::Path => {
-                let uri = forwarded(request, &["x-forwarded-uri", "x-original-uri"]).ok_or_else(|| {
-                    MissingKey::client_error(
-                        "The proxy does not state the path. Send X-Forwarded-Uri or X-Original-URI.",
-                    )
-                })?;
+                let uri = forwarded(&["x-forwarded-uri", "x-original-uri"])?;
                 uri.split('?').next().unwrap_or_default().to_owned()
             }
         })
     }
 }
 
-fn forwarded(request: &Parts, names: &[&str]) -> Option<String> {
-    names.iter().find_map(|name| request.headers.get(*name)?.to_str().ok().map(str::to_owned))
+impl CheckKey {
+    /// The client's request as a trusted proxy states it, in one of these headers.
+    fn forwarded(&self, request: &Parts, names: &[&str]) -> Result<String, MissingKey> {
+        if !self.trusted.as_ref().is_some_and(|trusted| trusted.trust_peer(request)) {
+            let reason = "The proxy is not trusted to state the request of its client. Add its address to `trusted` of the check.";
+            return Err(MissingKey::server_error(reason));
+        }
+        let mut stated = names.iter().filter(|name| request.headers.contains_key(**name));
+        let Some(name) = stated.next() else {
+            let reason = format!("The proxy does not state the request of its client. Send {}.", names.join(" or "));
+            return Err(MissingKey::client_error(reason));
+        };
+        // One of them is the client's own, which the proxy passes on.
+        if stated.next().is_some() {
+            let reason = format!(
+                "Several headers state the request: {}. Let the proxy remove those that it does not set.",
+                names.join(", ")
+            );
+            return Err(MissingKey::new(StatusCode::BAD_REQUEST, reason));
+        }
+        header(request, &HeaderName::try_from(*name).map_err(|_| MissingKey::server_error("The header has no name."))?)
+    }
 }
 
 /// The only value of a header. A header that is sent twice names no one.
@@ -187,10 +203,9 @@ fn header(request: &Parts, name: &HeaderName) -> Result<String, MissingKey> {
 impl KeyExtractor for CheckKey {
     fn extract(&self, request: &Parts) -> Result<String, MissingKey> {
         if let [part] = &self.parts[..] {
-            return part.extract(request, &self.client);
+            return part.extract(request, self);
         }
-        let texts: Vec<String> =
-            self.parts.iter().map(|part| part.extract(request, &self.client)).collect::<Result<_, _>>()?;
+        let texts: Vec<String> = self.parts.iter().map(|part| part.extract(request, self)).collect::<Result<_, _>>()?;
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let joined = tollgate_http::joined_key(&texts);
         let empty = "The key of this request is empty. Send a value that is not empty.";

@@ -31,7 +31,7 @@ pub(crate) struct DescriptorRule {
 }
 
 /// Where the limit comes from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LimitSource {
     Unlimited,
     /// No request passes.
@@ -95,14 +95,14 @@ impl Unit {
 }
 
 impl LimitSource {
-    /// The source of so many requests in a unit, all at once at its end or evenly.
-    pub(crate) fn of_unit(requests: u32, unit: Unit, is_continuous: bool) -> Result<Self, tollgate::model::QuotaError> {
+    /// The source of so many requests in a unit, all at once at its end or evenly. A rate that no bucket can have limits nobody.
+    pub(crate) fn of_unit(requests: u32, unit: Unit, is_continuous: bool) -> Self {
         if requests == 0 {
-            return Ok(Self::Nothing);
+            return Self::Nothing;
         }
         let (requests, length) = (u64::from(requests), unit.length());
         let quota = if is_continuous { Quota::continuous(requests, length) } else { Quota::calendar(requests, length) };
-        Ok(Self::Rule(Rule::Quota(quota?)))
+        quota.map_or(Self::Unlimited, |quota| Self::Rule(Rule::Quota(quota)))
     }
 
     pub(crate) fn plan(name: &str) -> Result<Self, tollgate::model::KeyError> {
