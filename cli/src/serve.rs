@@ -160,7 +160,7 @@ impl Args {
 }
 
 fn filter() -> tracing_subscriber::EnvFilter {
-    tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into())
+    tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info,sqlx=error".into())
 }
 
 /// Reads the token of a file, which ends with the line.
