@@ -77,7 +77,8 @@ pub(crate) fn spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.sort_unstable_by(f64::total_cmp);
     let (least, most) = (*values.first()?, *values.last()?);
     let middle = values.len() / 2;
-    let median = if values.len() % 2 == 0 { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
+    let median =
+        if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
     Some((median, least, most))
 }
 

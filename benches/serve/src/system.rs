@@ -13,15 +13,13 @@ pub(crate) enum System {
     TollgateMemory,
     /// A service over Redis that counts as envoyproxy/ratelimit does.
     StandIn,
-    /// A service over the crate `limitador` and Redis.
-    Limitador,
     /// The limiter over PostgreSQL, without a server.
     InProcess,
 }
 
 impl System {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Tollgate, Self::TollgateUnix, Self::TollgateMemory, Self::StandIn, Self::Limitador, Self::InProcess];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Tollgate, Self::TollgateUnix, Self::TollgateMemory, Self::StandIn, Self::InProcess];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -29,7 +27,6 @@ impl System {
             Self::TollgateUnix => "tollgate-unix",
             Self::TollgateMemory => "tollgate-memory",
             Self::StandIn => "stand-in",
-            Self::Limitador => "limitador",
             Self::InProcess => "in-process",
         }
     }
@@ -41,11 +38,6 @@ impl System {
             Self::InProcess => None,
             _ => Some(self.name()),
         }
-    }
-
-    /// Whether its limits are exact. `limitador` checks and counts in two steps, as it documents.
-    pub(crate) fn is_exact(self) -> bool {
-        self != Self::Limitador
     }
 }
 
