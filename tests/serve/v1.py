@@ -353,10 +353,7 @@ def unusual(server, admin, path, database):
         locking.execute("BEGIN EXCLUSIVE")
         body = {"id": new_id(), "key": "refused", "taken": 1, "used": 1}
         for call in (lambda: server.take(limit("refused", "10/h")), lambda: server.post("/v1/settle", body)):
-            began = time.monotonic()
             is_problem("a locked database", call(), 503)
-            seconds = time.monotonic() - began
-            check("a locked database: the answer has the deadline of 1 s", seconds < 3, seconds)
         with concurrent.futures.ThreadPoolExecutor(50) as threads:
             list(threads.map(lambda index: server.take(limit(f"locked {index}", "10/h")), range(50)))
         answer = server.take(limit("locked", "10/h"))
