@@ -215,7 +215,7 @@ mod tests {
     /// Fails requests for different buckets.
     fn fail(circuit_breaker: &CircuitBreaker, times: u32) {
         for number in 0..times {
-            circuit_breaker.admit(&key(number)).expect("not yet").failed(&key(number), &failure());
+            circuit_breaker.admit(&key(number)).expect("not yet").failed(&key(number), &failure(), false);
         }
     }
 
@@ -223,15 +223,15 @@ mod tests {
     fn failures_of_one_bucket_allow_one_probe_for_others() {
         let (circuit_breaker, [locked, one, another]) = (CircuitBreaker::new(None), [0, 1, 2].map(key));
         for _ in 0..FAILURE_THRESHOLD {
-            circuit_breaker.admit(&locked).expect("not yet").failed(&locked, &failure());
+            circuit_breaker.admit(&locked).expect("not yet").failed(&locked, &failure(), false);
         }
         let probe = circuit_breaker.admit(&locked).expect("one may");
         assert!(circuit_breaker.admit(&locked).is_err());
         let other = circuit_breaker.admit(&one).expect("one for another may");
         assert!(circuit_breaker.admit(&another).is_err() && circuit_breaker.admit(&locked).is_err());
-        probe.failed(&locked, &failure());
+        probe.failed(&locked, &failure(), false);
         let probe = circuit_breaker.admit(&locked).expect("the next one may");
-        other.failed(&one, &failure());
+        other.failed(&one, &failure(), false);
         assert!(
             circuit_breaker.admit(&another).is_err() && circuit_breaker.admit(&locked).is_err(),
             "it is not the one bucket"
@@ -245,7 +245,7 @@ mod tests {
     fn answer_for_another_bucket_closes_the_circuit() {
         let (circuit_breaker, [locked, one]) = (CircuitBreaker::new(None), [0, 1].map(key));
         for _ in 0..FAILURE_THRESHOLD {
-            circuit_breaker.admit(&locked).expect("not yet").failed(&locked, &failure());
+            circuit_breaker.admit(&locked).expect("not yet").failed(&locked, &failure(), false);
         }
         let _probe = circuit_breaker.admit(&locked).expect("one may");
         circuit_breaker.admit(&one).expect("one for another may").answered();
@@ -263,7 +263,7 @@ mod tests {
         };
         assert!(retry_after <= PROBE_TIMEOUT);
         assert_eq!(source.to_string(), failure().to_string());
-        probe.failed(&key(0), &failure());
+        probe.failed(&key(0), &failure(), false);
         let dropped = circuit_breaker.admit(&key(0)).expect("the next one may");
         drop(dropped);
         circuit_breaker.admit(&key(0)).expect("and the next").answered();
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(retry_after, Duration::from_secs(1));
         let first = probe().expect("one may");
         assert!(probe().is_none() && circuit_breaker.admit(&key(0)).is_err());
-        first.failed(&key(0), &failure());
+        first.failed(&key(0), &failure(), false);
         drop(probe().expect("the next one may"));
         probe().expect("and the next").answered();
         assert!(probe().is_none() && circuit_breaker.admit(&key(0)).is_ok());
@@ -308,7 +308,7 @@ mod tests {
             if request % FAILURE_THRESHOLD == 0 {
                 attempt.answered();
             } else {
-                attempt.failed(&key(0), &failure());
+                attempt.failed(&key(0), &failure(), false);
             }
         }
     }
@@ -325,9 +325,26 @@ mod tests {
             }
             advance(Duration::from_secs(4)).await;
             for waiting in waiting {
-                waiting.failed(&key(0), &failure());
+                waiting.failed(&key(0), &failure(), false);
             }
             assert_eq!(circuit_breaker.admit(&key(0)).is_ok(), is_answered);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_deadline_of_a_caller_opens_no_circuit_that_answers() {
+        let circuit_breaker = CircuitBreaker::new(None);
+        let fails = || {
+            for number in 0..FAILURE_THRESHOLD {
+                circuit_breaker.admit(&key(number)).expect("not yet").failed(&key(number), &failure(), true);
+            }
+        };
+        circuit_breaker.admit(&key(0)).expect("closed").answered();
+        advance(Duration::from_millis(500)).await;
+        fails();
+        assert!(!circuit_breaker.is_open());
+        advance(Duration::from_secs(1)).await;
+        fails();
+        assert!(circuit_breaker.is_open());
     }
 }
