@@ -39,15 +39,22 @@ const PLANS: [(&str, &str, u64, u64); 3] = [
     ("scale", "300/s burst 900; month: 20000/month", 9900, 25),
 ];
 const CUSTOMERS: usize = 200;
+/// A day's requests come at once, and a busy server may take its time.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let database = Simulated::open().await?;
     match &database {
         #[cfg(feature = "mysql")]
-        Simulated::MySql(on) => two_months(&database, tollgate::MySqlStore::from(on.pool.clone())).await?,
+        Simulated::MySql(on) => {
+            two_months(&database, tollgate::MySqlStore::from(on.pool.clone()).deadline(DEADLINE)).await?;
+        }
         #[cfg(feature = "postgres")]
-        Simulated::Postgres(on) => two_months(&database, tollgate::PgStore::from(on.pool.clone())).await?,
+        Simulated::Postgres(on) => {
+            two_months(&database, tollgate::PgStore::from(on.pool.clone()).deadline(DEADLINE)).await?;
+        }
         Simulated::Sqlite(store, _) => two_months(&database, store.clone()).await?,
     }
     database.close().await

@@ -21,6 +21,9 @@ fn pictures_have_alternative_text_title_and_description() -> anyhow::Result<()> 
             let file = rest.split(')').next().unwrap_or_default();
             let is_sentence = alternative.split_whitespace().count() >= 10 && alternative.ends_with('.');
             ensure!(is_sentence, "{}: '{alternative}' does not say what {file} shows", page.display());
+            if file.starts_with("screenshots/") {
+                continue;
+            }
             let svg = std::fs::read_to_string(page.with_file_name(file))?;
             ensure!(svg.starts_with("<svg role=\"img\" "), "{file} has no role");
             for element in ["title", "desc"] {
