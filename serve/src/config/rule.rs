@@ -95,7 +95,7 @@ impl Unit {
 }
 
 impl LimitSource {
-    /// The source of so many requests in a unit, all at once at its end or evenly. A rate that no bucket can have is no limit.
+    /// The source of so many requests in a unit, all at once at its end or evenly. A rate that no bucket can have counts as unlimited.
     pub(crate) fn of_unit(requests: u32, unit: Unit, is_continuous: bool) -> Self {
         if requests == 0 {
             return Self::Nothing;
