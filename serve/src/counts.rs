@@ -68,3 +68,20 @@ impl Counts {
 
 const MAX_LIMITS: usize = 1000;
 const OTHER: &str = "other";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_beyond_a_thousand_are_counted_together() {
+        let counts = Counts::default();
+        for number in 0..1500 {
+            counts.add(&format!("domain {}", number % 7), &format!("limit {number}"), Answer::Denied);
+        }
+        counts.add("domain 0", "limit 0", Answer::Denied);
+        let all = counts.all();
+        let of = |limit: &str| all.iter().find(|(_, name, _)| name == limit).map(|(.., counts)| counts[1]);
+        assert_eq!((all.len(), of("limit 0"), of(OTHER)), (1001, Some(2), Some(500)));
+    }
+}
