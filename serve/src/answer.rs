@@ -70,7 +70,7 @@ fn code(is_over: bool) -> i32 {
 /// The headers and the body of a refusal.
 fn refused(refusal: &Response<Bytes>) -> (Vec<HeaderValue>, Vec<u8>) {
     let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| HeaderValue {
-        key: name.to_string(),
+        key: name.as_str().to_owned(),
         value: String::from_utf8_lossy(value.as_bytes()).into_owned(),
         raw_value: Vec::new(),
     };
