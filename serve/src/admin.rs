@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::counts::Answer;
 use crate::dashboard::{self, BoardSource};
-use crate::guard::require_address_of_all;
+use crate::guard::require_address;
 use crate::server::State as ServerState;
 
 /// The routes of operators.
@@ -36,7 +36,7 @@ pub(crate) fn routes(
         .route("/config", get(config))
         .with_state(state)
         .merge(dashboard)
-        .layer(middleware::from_fn(require_address_of_all))
+        .layer(middleware::from_fn(require_address))
 }
 
 /// Brings the counters of the answers up to date.

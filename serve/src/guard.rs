@@ -1,4 +1,4 @@
-//! The bearer token and the time limit of every request, before an endpoint.
+//! The bearer token, the host and the time limit of every request, before an endpoint.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,50 +15,62 @@ use tokio::time::timeout;
 
 use crate::problem::Problem;
 
-/// Answers 401 to requests without the token, and 408 to those that take too long, such as a body that never ends.
-pub(crate) async fn guard(State(token): State<Option<Arc<str>>>, request: Request<Body>, next: Next) -> Response {
-    let is_probe = PROBES.contains(&request.uri().path());
-    if let Some(token) = token.filter(|_| !is_probe)
-        && !has_token(&request, &token)
-    {
-        let detail = "the request has no valid token: send `authorization: Bearer TOKEN`";
-        let mut answer = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
-        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return answer;
-    }
-    let too_slow = || {
-        Problem::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "the request took longer than 45 s: send its body at once, or ask again",
-        )
-    };
-    timeout(LONGEST, next.run(request)).await.unwrap_or_else(|_| too_slow().into_response())
+/// Who may call the endpoints for clients.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    /// The token that requests must have.
+    pub(crate) token: Option<Arc<str>>,
+    /// Whether the endpoints that programs call by this host's address refuse the names of other hosts.
+    pub(crate) requires_address: bool,
 }
 
-/// Refuses the names of other hosts for the endpoints that programs call by this host's address. Proxies state the client's host.
+impl Guard {
+    /// Refuses requests without the token, requests for another host, and those that take too long, such as a body that never
+    /// ends.
+    pub(crate) async fn check(State(guard): State<Self>, request: Request<Body>, next: Next) -> Response {
+        let path = request.uri().path();
+        if let Some(token) = &guard.token
+            && !PROBES.contains(&path)
+            && !has_token(&request, token)
+        {
+            let detail = "the request has no valid token: send `authorization: Bearer TOKEN`";
+            let mut answer = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return answer;
+        }
+        // Proxies state the client's host at the other endpoints.
+        let is_called_by_address = path == "/json" || path.starts_with("/v1/");
+        // A socket has no address, and no page of a browser can connect to it.
+        let has_address = request.extensions().get::<SocketAddr>().is_some();
+        if guard.requires_address && is_called_by_address && has_address && !names_address(&request) {
+            return misdirected();
+        }
+        let too_slow = || {
+            Problem::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "the request took longer than 45 s: send its body at once, or ask again",
+            )
+        };
+        timeout(LONGEST, next.run(request)).await.unwrap_or_else(|_| too_slow().into_response())
+    }
+}
+
+/// Refuses the names of other hosts.
 pub(crate) async fn require_address(request: Request<Body>, next: Next) -> Response {
-    let path = request.uri().path();
-    let is_called_by_address = path == "/json" || path.starts_with("/v1/");
-    // A socket has no address, and no page of a browser can connect to it.
-    let has_address = request.extensions().get::<SocketAddr>().is_some();
-    if is_called_by_address && has_address {
-        require_address_of_all(request, next).await
-    } else {
-        next.run(request).await
-    }
+    if names_address(&request) { next.run(request).await } else { misdirected() }
 }
 
-/// Refuses the names of other hosts: a page of a browser can have its own name lead here.
-pub(crate) async fn require_address_of_all(request: Request<Body>, next: Next) -> Response {
+/// Whether a request names the server by an address: a page of a browser can have its own name lead here.
+fn names_address(request: &Request<Body>) -> bool {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let host = request.uri().authority().map(Authority::as_str).or(host).unwrap_or_default();
     let name = host
         .rsplit_once(':')
         .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
-    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    if is_address || name.eq_ignore_ascii_case("localhost") {
-        return next.run(request).await;
-    }
+    name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+}
+
+fn misdirected() -> Response {
     Problem::new(StatusCode::MISDIRECTED_REQUEST, "this server has an address and no name: use it in the URL")
         .into_response()
 }

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tollgate::Error;
 
 use crate::config::Sources;
-use crate::guard::{guard, require_address};
+use crate::guard::Guard;
 use crate::listener::Listener;
 use crate::{Address, BoardSource, Config, ConfigError, Server, Tls, admin};
 
@@ -97,9 +97,8 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
     let token: Option<Arc<str>> = options.token.map(Arc::from);
     // A page of a browser can have its own name lead here, and other hosts need a token or a certificate.
     let requires_address = token.is_none() && options.listen.iter().all(Address::is_local);
-    let routes = server.routes();
-    let routes = if requires_address { routes.layer(middleware::from_fn(require_address)) } else { routes };
-    let routes = routes.layer(middleware::from_fn_with_state(token, guard));
+    let guard = Guard { token, requires_address };
+    let routes = server.routes().layer(middleware::from_fn_with_state(guard, Guard::check));
     let mut serving = JoinSet::new();
     for listener in listeners {
         // A socket has no need for TLS.
