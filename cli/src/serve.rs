@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::signal::unix::{SignalKind, signal};
+use tollgate::layers::LeaseOptions;
 use tollgate::store::Durability;
 use tollgate::{AnyStore, Limiter, Rule, SqlStore};
 use tollgate_serve::{Address, BoardSource, Config, Options, ServeError, Server, Tls};
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// The longest time for a decision, after which `on_error` of the configuration applies
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "1s")]
     deadline: Duration,
+    /// Take tokens of busy buckets ahead, and decide from memory. A limit can be exceeded by them for half a second
+    #[arg(long)]
+    lease: bool,
     /// The most connections to the database
     #[arg(long, value_name = "NUMBER", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     connections: u32,
@@ -117,8 +121,9 @@ impl Args {
         let limiter = Limiter::builder(AnyStore::new(Arc::clone(&store)))
             .name("serve")
             .deadline(self.deadline)
-            .count_denials(MAX_DENIED)
-            .build(Rule::Provisioned)?;
+            .count_denials(MAX_DENIED);
+        let limiter = if self.lease { limiter.lease(LeaseOptions::default()) } else { limiter };
+        let limiter = limiter.build(Rule::Provisioned)?;
         let operator = match &self.operator_database_url {
             Some(url) => Arc::new(SqlStore::<DB>::connect(url, Durability::Synchronous)?.max_connections(2)),
             None => store,

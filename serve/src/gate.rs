@@ -92,12 +92,16 @@ impl Gate {
 
     /// Decides a request. A denied request takes nothing. `time_left`: until the caller cancels.
     ///
-    /// Runs in a task: if the caller leaves, limits that have granted still get their tokens back when a later one denies.
+    /// Runs in a task if there are several limits: if the caller leaves, those that have granted still get their tokens back
+    /// when a later one denies.
     pub(crate) async fn decide(
         self: &Arc<Self>,
         request: RateLimitRequest,
         time_left: Option<Duration>,
     ) -> Result<Verdict, Unanswered> {
+        if request.descriptors.len() == 1 {
+            return self.decide_request(&request, time_left).await;
+        }
         let gate = Arc::clone(self);
         let deciding = tokio::spawn(async move { gate.decide_request(&request, time_left).await });
         deciding.await.unwrap_or_else(|error| Err(Unanswered::Failed(Error::other(error))))
@@ -229,9 +233,11 @@ impl Gate {
         let (windows, buckets): (Vec<_>, Vec<_>) =
             takes.partition(|one| matches!(one.rule.source, LimitSource::Rule(Rule::Window(_))));
         let groups = [buckets].into_iter().chain(windows.into_iter().map(|window| vec![window]));
+        // A lease serves a request with one limit, because nothing of it is given back.
+        let is_refundable = requested.len() > 1 || requested.iter().any(|one| one.rule.is_quota);
         let mut reservations: Vec<Reservation> = Vec::new();
         for group in groups.filter(|group: &Vec<&RequestedLimit<'_>>| !group.is_empty()) {
-            match reserve(&calls.limiter(), &group).await {
+            match reserve(&calls.limiter(), &group, is_refundable).await {
                 Ok(reservation) => {
                     let is_denied = apply(reservation.decision(), &group, verdict, passed);
                     reservations.push(reservation);
@@ -509,10 +515,11 @@ async fn level(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(i64
     Ok((level.available(), level.next_refill_at().and_then(until)))
 }
 
-async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>]) -> Result<Reservation, Error> {
+async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>], is_refundable: bool) -> Result<Reservation, Error> {
     let mut limits = group.iter().map(|one| one.limit());
     let first = Take::from(limits.next().expect("a group has a limit"));
-    limiter.reserve_request(&limits.fold(first, Take::and_limit).refundable()).await
+    let take = limits.fold(first, Take::and_limit);
+    limiter.reserve_request(&if is_refundable { take.refundable() } else { take }).await
 }
 
 /// Gives the tokens of earlier limits back, because a later one denied. On an error they stay taken.

@@ -72,17 +72,25 @@ fn measure(
         let socket = directory.join("socket");
         // The server binds the port itself.
         let (_, address) = server::listen()?;
-        let settings =
-            Settings { config: config.clone(), listen: vec![Address::Tcp(address), Address::Unix(socket.clone())] };
+        let listen = vec![Address::Tcp(address), Address::Unix(socket.clone())];
+        let settings = Settings { config: config.clone(), listen, lease: false };
         let url = scratch.postgres.clone();
         let name = System::Tollgate.name();
         servers.push(Running::start(name, move |ended| serve::over_postgres(url, settings, ended))?);
         uris.push((System::Tollgate, format!("http://{address}")));
         uris.push((System::TollgateUnix, format!("unix://{}", socket.display())));
     }
+    if systems.contains(&System::TollgateLease) {
+        let (_, address) = server::listen()?;
+        let settings = Settings { config: config.clone(), listen: vec![Address::Tcp(address)], lease: true };
+        let url = scratch.postgres.clone();
+        let name = System::TollgateLease.name();
+        servers.push(Running::start(name, move |ended| serve::over_postgres(url, settings, ended))?);
+        uris.push((System::TollgateLease, format!("http://{address}")));
+    }
     if systems.contains(&System::TollgateMemory) {
         let (_, address) = server::listen()?;
-        let settings = Settings { config, listen: vec![Address::Tcp(address)] };
+        let settings = Settings { config, listen: vec![Address::Tcp(address)], lease: false };
         let name = System::TollgateMemory.name();
         servers.push(Running::start(name, move |ended| serve::over_memory(settings, ended))?);
         uris.push((System::TollgateMemory, format!("http://{address}")));

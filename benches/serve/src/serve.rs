@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tollgate::layers::LeaseOptions;
 use tollgate::store::Durability;
 use tollgate::{AnyStore, Limiter, MemoryStore, PgStore, Rule, Store};
 use tollgate_serve::{Address, Config, Options, Server};
@@ -14,11 +15,13 @@ pub(crate) struct Settings {
     /// The directory of the configuration.
     pub(crate) config: PathBuf,
     pub(crate) listen: Vec<Address>,
+    /// Whether it takes tokens ahead.
+    pub(crate) lease: bool,
 }
 
 pub(crate) async fn over_postgres(url: String, settings: Settings, ended: oneshot::Receiver<()>) -> anyhow::Result<()> {
     let store = Arc::new(postgres(&url)?);
-    let limiter = limiter(Arc::clone(&store))?;
+    let limiter = limiter(Arc::clone(&store), settings.lease)?;
     let server = Server::new(&limiter, Arc::clone(&store), Config::read(&settings.config)?)?;
     run(server, settings.listen, ended).await?;
     store.pool().close().await;
@@ -27,7 +30,7 @@ pub(crate) async fn over_postgres(url: String, settings: Settings, ended: onesho
 
 pub(crate) async fn over_memory(settings: Settings, ended: oneshot::Receiver<()>) -> anyhow::Result<()> {
     let store = Arc::new(MemoryStore::new());
-    let limiter = limiter(Arc::clone(&store))?;
+    let limiter = limiter(Arc::clone(&store), settings.lease)?;
     let server = Server::new(&limiter, store, Config::read(&settings.config)?)?;
     run(server, settings.listen, ended).await
 }
@@ -46,8 +49,9 @@ pub(crate) fn postgres(url: &str) -> anyhow::Result<PgStore> {
     Ok(PgStore::connect(url, Durability::Asynchronous)?.max_connections(CONNECTIONS))
 }
 
-pub(crate) fn limiter<S: Store>(store: S) -> anyhow::Result<Limiter> {
+pub(crate) fn limiter<S: Store>(store: S, lease: bool) -> anyhow::Result<Limiter> {
     let builder = Limiter::builder(AnyStore::new(store)).name("serve").deadline(DEADLINE).count_denials(MAX_DENIED);
+    let builder = if lease { builder.lease(LeaseOptions::default()) } else { builder };
     Ok(builder.build(Rule::Provisioned)?)
 }
 

@@ -9,6 +9,8 @@ pub(crate) enum System {
     Tollgate,
     /// The same server, over a Unix socket.
     TollgateUnix,
+    /// `tollgate serve --lease` over PostgreSQL.
+    TollgateLease,
     /// `tollgate serve` over memory.
     TollgateMemory,
     /// A service over Redis that counts as envoyproxy/ratelimit does.
@@ -18,13 +20,14 @@ pub(crate) enum System {
 }
 
 impl System {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Tollgate, Self::TollgateUnix, Self::TollgateMemory, Self::StandIn, Self::InProcess];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Tollgate, Self::TollgateUnix, Self::TollgateLease, Self::TollgateMemory, Self::StandIn, Self::InProcess];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tollgate => "tollgate",
             Self::TollgateUnix => "tollgate-unix",
+            Self::TollgateLease => "tollgate-lease",
             Self::TollgateMemory => "tollgate-memory",
             Self::StandIn => "stand-in",
             Self::InProcess => "in-process",

@@ -31,7 +31,7 @@ impl Contender {
 
     /// Opens a limiter over PostgreSQL.
     pub(crate) fn in_process(url: &str) -> anyhow::Result<Self> {
-        let limiter = serve::limiter(serve::postgres(url)?)?;
+        let limiter = serve::limiter(serve::postgres(url)?, false)?;
         let limit = u64::from(Workload::Paced.requests_per_day());
         let rule = Rule::Quota(Quota::calendar(limit, Duration::from_secs(DAY))?);
         Ok(Self { system: System::InProcess, clients: vec![Client::InProcess { limiter, rule }] })
