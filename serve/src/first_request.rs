@@ -46,21 +46,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for FirstRequest<S> {
     }
 }
 
+/// Not vectored: HTTP/2 then sends answers of up to 1 KiB together, and otherwise only those of up to 256 bytes.
 impl<S: AsyncWrite + Unpin> AsyncWrite for FirstRequest<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
