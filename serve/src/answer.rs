@@ -14,7 +14,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, Des
 
 impl From<Verdict> for RateLimitResponse {
     fn from(verdict: Verdict) -> Self {
-        let overall_code = code(verdict.is_over());
+        let overall_code = code(verdict.is_denied);
         let (headers, raw_body) = verdict.refusal.as_ref().map_or_else(Default::default, refused);
         let metadata = (!verdict.metadata.is_empty()).then(|| {
             let nested = [("metadata".to_owned(), serde_json::Value::Object(verdict.metadata))];

@@ -15,7 +15,7 @@ mod yaml;
 pub(crate) use check::{Check, CheckLimit};
 pub(crate) use descriptors::{Domain, Entry};
 pub(crate) use files::Sources;
-pub(crate) use rule::{DescriptorRule, FailureMode, LimitSource, Unit};
+pub(crate) use rule::{DescriptorRule, FailureMode, Inherited, LimitSource, Unit};
 
 /// The domains and checks of one or more files.
 ///

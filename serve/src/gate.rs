@@ -10,17 +10,19 @@ use futures_util::future::join_all;
 use http::Response;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
-use tollgate::admin::AdminError;
+use tollgate::admin::{AdminError, BucketLevel};
 use tollgate::chrono::{DateTime, Utc};
 use tollgate::{
     Decision, Error, Key, Limit, Limiter, Mode, Quota, Receipt, Reservation, Rule, Store as _, Take, TakeError,
+    Throttle,
 };
 use tollgate_http::{Refusal, joined_key};
 use uuid::Uuid;
 
-use crate::config::{Config, DescriptorRule, Domain, Entry, FailureMode, LimitSource, Unit};
+use crate::config::{Config, DescriptorRule, Domain, Entry, FailureMode, Inherited, LimitSource, Unit};
 use crate::counts::{Answer, Counts};
 use crate::limiters::Limiters;
+use crate::occasion::Occasion;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
@@ -33,6 +35,10 @@ pub(crate) struct Gate {
     pub(crate) config: ArcSwap<Config>,
     pub(crate) limiters: Limiters,
     pub(crate) counts: Counts,
+    /// Warnings that usage is not counted.
+    uncounted: Occasion,
+    /// Warnings that tokens are not given back.
+    kept: Occasion,
 }
 
 /// Why a request has no answer.
@@ -48,6 +54,8 @@ pub(crate) enum Unanswered {
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) statuses: Vec<Status>,
+    pub(crate) is_denied: bool,
+    /// The headers and the body of a denial.
     pub(crate) refusal: Option<Response<Bytes>>,
     /// The metadata of the limits that passed.
     pub(crate) metadata: serde_json::Map<String, Value>,
@@ -87,7 +95,14 @@ enum Action {
 
 impl Gate {
     pub(crate) fn new(operator: Arc<dyn Operator>, config: Config, limiters: Limiters) -> Self {
-        Self { operator, config: ArcSwap::from_pointee(config), limiters, counts: Counts::default() }
+        Self {
+            operator,
+            config: ArcSwap::from_pointee(config),
+            limiters,
+            counts: Counts::default(),
+            uncounted: Occasion::default(),
+            kept: Occasion::default(),
+        }
     }
 
     /// Decides a request. A denied request takes nothing. `time_left`: until the caller cancels.
@@ -116,6 +131,7 @@ impl Gate {
         let config = self.config.load_full();
         let mut verdict = Verdict {
             statuses: vec![Status::default(); request.descriptors.len()],
+            is_denied: false,
             refusal: None,
             metadata: serde_json::Map::new(),
         };
@@ -160,11 +176,12 @@ impl Gate {
     /// Counts the answers of the limits, except of those that were only read, or took nothing because another one denied.
     fn count(&self, request: &RateLimitRequest, requested: &[RequestedLimit<'_>], verdict: &Verdict, passed: &[usize]) {
         for one in requested.iter().filter(|one| matches!(one.action, Action::Take | Action::Charge)) {
-            let answer = match (verdict.statuses[one.place].is_over, passed.contains(&one.place)) {
-                (true, _) => Answer::Denied,
-                (false, _) if verdict.is_over() => continue,
-                (false, true) => Answer::Shadow,
-                (false, false) => Answer::Granted,
+            let is_over = verdict.statuses[one.place].is_over;
+            let answer = match verdict.is_denied {
+                true if is_over => Answer::Denied,
+                true => continue,
+                false if is_over || passed.contains(&one.place) => Answer::Shadow,
+                false => Answer::Granted,
             };
             self.counts.add(&request.domain, &one.label, answer);
         }
@@ -197,22 +214,21 @@ impl Gate {
         let mut passed = Vec::new();
         let looks = join_all(of(Action::Look).map(|one| self.look(calls, one))).await;
         for (one, look) in of(Action::Look).zip(looks) {
-            let (is_over, status) = look?;
-            let is_trial = one.rule.mode == Mode::Shadow || one.rule.is_quota;
-            if is_over && is_trial {
-                passed.push(one.place);
-            }
+            let look = look?;
+            verdict.is_denied |= look.is_over && !one.is_quota();
             let limit = verdict.statuses[one.place].limit.clone();
-            verdict.statuses[one.place] = Status { is_over: is_over && !is_trial, limit, ..status };
+            verdict.statuses[one.place] = Status { limit, ..look };
         }
-        if !verdict.is_over() {
+        if !verdict.is_denied {
             self.take(calls, requested, verdict, &mut passed).await?;
         }
         for one in of(Action::Charge).chain(of(Action::Refund)) {
             match calls.adjust(one).await {
                 Ok(()) => {}
                 Err(error) if error.is_failure() && calls.mode != FailureMode::Error => {
-                    tracing::warn!(%error, "usage is not counted, because the store does not answer");
+                    if self.uncounted.is_due() {
+                        tracing::warn!(%error, "usage is not counted, because the store does not answer");
+                    }
                 }
                 Err(error) => return Err(Unanswered::Failed(error)),
             }
@@ -228,67 +244,88 @@ impl Gate {
         verdict: &mut Verdict,
         passed: &mut Vec<usize>,
     ) -> Result<(), Unanswered> {
-        // A sliding window is decided by itself.
         let takes = requested.iter().filter(|one| one.action == Action::Take);
+        let (quotas, others): (Vec<_>, Vec<_>) = takes.partition(|one| one.is_quota());
+        // A sliding window is decided by itself, and so is a limit that denies only together with others.
         let (windows, buckets): (Vec<_>, Vec<_>) =
-            takes.partition(|one| matches!(one.rule.source, LimitSource::Rule(Rule::Window(_))));
-        let groups = [buckets].into_iter().chain(windows.into_iter().map(|window| vec![window]));
+            others.into_iter().partition(|one| matches!(one.rule.source, LimitSource::Rule(Rule::Window(_))));
         // A lease serves a request with one limit, because nothing of it is given back.
-        let is_refundable = requested.len() > 1 || requested.iter().any(|one| one.rule.is_quota);
+        let is_refundable = requested.len() > 1;
         let mut reservations: Vec<Reservation> = Vec::new();
-        for group in groups.filter(|group: &Vec<&RequestedLimit<'_>>| !group.is_empty()) {
-            match reserve(&calls.limiter(), &group, is_refundable).await {
-                Ok(reservation) => {
-                    let is_denied = apply(reservation.decision(), &group, verdict, passed);
-                    reservations.push(reservation);
-                    if is_denied {
-                        give_back_all(reservations).await;
-                        return Ok(());
+        let groups: Vec<_> =
+            [buckets].into_iter().chain(windows.into_iter().chain(quotas).map(|one| vec![one])).collect();
+        for mut group in groups {
+            // Once more without a limit that is only tried, if the cost exceeds it.
+            while !group.is_empty() {
+                match reserve(&calls.limiter(), &group, is_refundable).await {
+                    Ok(reservation) => {
+                        apply(reservation.decision(), &group, verdict, passed);
+                        reservations.push(reservation);
+                        break;
+                    }
+                    Err(Error::Take(TakeError::ExceedsCapacity { key, .. })) => {
+                        let place = group.iter().position(|one| one.key == key.without_limit()).unwrap_or_default();
+                        let over = group.remove(place);
+                        if self.is_lifted(calls, over).await {
+                            passed.push(over.place);
+                        } else if over.is_quota() {
+                            verdict.statuses[over.place].is_over = true;
+                        } else {
+                            verdict.deny(over, &Decision::denial(None));
+                            break;
+                        }
+                    }
+                    Err(error) => {
+                        self.give_back_all(reservations).await;
+                        return Err(Unanswered::Failed(error));
                     }
                 }
-                // No request of this cost ever passes.
-                Err(Error::Take(TakeError::ExceedsCapacity { key, .. })) => {
-                    give_back_all(reservations).await;
-                    let over = group.iter().find(|one| one.key == key.without_limit()).unwrap_or(&group[0]);
-                    verdict.deny(over, &Decision::denial(None));
-                    return Ok(());
-                }
-                Err(error) => {
-                    give_back_all(reservations).await;
-                    return Err(Unanswered::Failed(error));
-                }
+            }
+            if verdict.is_denied {
+                break;
             }
         }
-        // Quotas deny together, after the others. A limit that is only tried denies nothing.
-        let quotas: Vec<_> =
-            requested.iter().filter(|one| one.rule.is_quota && one.rule.mode == Mode::Enforce).collect();
-        let is_over =
-            |one: &&RequestedLimit<'_>| passed.contains(&one.place) || one.rule.source == LimitSource::Nothing;
-        if let Some(first) = quotas.first().filter(|_| quotas.iter().all(is_over))
-            && !self.is_lifted(calls, first).await
+        let quotas: Vec<_> = requested.iter().filter(|one| one.is_quota()).collect();
+        let is_over = |one: &&RequestedLimit<'_>| verdict.statuses[one.place].is_over;
+        if !verdict.is_denied
+            && let Some(first) = quotas.first().filter(|_| quotas.iter().all(is_over))
         {
             let retry_after = quotas.iter().filter_map(|one| verdict.statuses[one.place].reset).min();
-            for one in &quotas {
-                verdict.statuses[one.place].is_over = true;
-            }
             verdict.deny(first, &Decision::denial(retry_after));
-            give_back_all(reservations).await;
+        }
+        if verdict.is_denied {
+            self.give_back_all(reservations).await;
         }
         Ok(())
     }
 
-    /// Whether an operator's mode lets all requests of the key pass.
+    /// Gives the tokens of earlier limits back, because a later one denied. On an error they stay taken.
+    async fn give_back_all(&self, reservations: Vec<Reservation>) {
+        for reservation in reservations.into_iter().filter(Reservation::is_granted) {
+            if let Err(error) = reservation.refund_each(Receipt::cost).await
+                && self.kept.is_due()
+            {
+                tracing::warn!(%error, "tokens of a denied request stay taken");
+            }
+        }
+    }
+
+    /// Whether a mode lets all requests of the key pass: that of the configuration, of this server, or of the database.
     async fn is_lifted(&self, calls: &Calls<'_>, requested: &RequestedLimit<'_>) -> bool {
+        let passes = |mode: Mode| matches!(mode, Mode::Off | Mode::Shadow);
+        if passes(requested.rule.mode) || passes(calls.limiter.mode()) {
+            return true;
+        }
         let plan = match &requested.rule.source {
             LimitSource::Rule(Rule::Plan(plan)) => Some(plan),
             _ => None,
         };
         let explained = timeout_at(calls.ends_at, self.operator.explain(&requested.key, plan)).await;
-        matches!(explained, Ok(Ok(explained)) if matches!(explained.mode, Mode::Off | Mode::Shadow))
+        matches!(explained, Ok(Ok(explained)) if passes(explained.mode))
     }
 
-    /// Reads the buckets or the window of a limit. Returns whether nothing is left.
-    async fn look(&self, calls: &Calls<'_>, requested: &RequestedLimit<'_>) -> Result<(bool, Status), Unanswered> {
+    /// Reads the buckets or the window of a limit. It is over if nothing is left.
+    async fn look(&self, calls: &Calls<'_>, requested: &RequestedLimit<'_>) -> Result<Status, Unanswered> {
         let level = if calls.limiter.is_circuit_open() {
             Err(Error::other(NoAnswer))
         } else {
@@ -299,10 +336,10 @@ impl Gate {
             Ok((available, reset)) => {
                 let remaining = Some(available.max(0).unsigned_abs());
                 let is_over = available <= 0 && !self.is_lifted(calls, requested).await;
-                Ok((is_over, Status { remaining, reset, ..Status::default() }))
+                Ok(Status { is_over, remaining, reset, ..Status::default() })
             }
             Err(error) if error.is_failure() && calls.mode != FailureMode::Error => {
-                Ok((calls.mode == FailureMode::Closed, Status::default()))
+                Ok(Status { is_over: calls.mode == FailureMode::Closed, ..Status::default() })
             }
             Err(error) => Err(Unanswered::Failed(error)),
         }
@@ -342,9 +379,14 @@ impl Calls<'_> {
                 let charge = Take::from(requested.limit()).cost(requested.hits);
                 return limiter.charge_request(&charge).await.map(drop);
             }
-            let receipt = Receipt::new(Uuid::new_v4(), requested.key.clone(), requested.hits);
+            let mut keys = vec![requested.key.clone()];
+            if let LimitSource::Rule(rule @ (Rule::Plan(_) | Rule::Limits(_))) = &requested.rule.source {
+                let levels = limiter.peek_each(&Limit::new(requested.key.clone(), rule.clone())).await?;
+                keys = levels.iter().map(|level| level.key().clone()).collect();
+            }
+            let refund = |key: Key| Receipt::new(Uuid::new_v4(), key, requested.hits).refund(requested.hits);
             // A bucket that does not exist is full.
-            limiter.adjust(vec![receipt.refund(requested.hits)]).await.map(drop)
+            limiter.adjust(keys.into_iter().map(refund).collect()).await.map(drop)
         };
         timeout_at(self.ends_at, adjusting).await.unwrap_or(Err(Error::DeadlineExceeded(self.deadline)))
     }
@@ -371,12 +413,9 @@ fn requested_limits<'a>(
         let entries: Vec<Entry<'_>> =
             descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
         let found = domain.find(&entries);
-        let stated = override_of(descriptor)?;
+        let stated = override_of(descriptor, &domain.inherited)?;
         let (rule, values) = match (stated, &found) {
-            (Some(rule), _) => {
-                let rule = DescriptorRule { on_failure: domain.on_failure, deadline: domain.deadline, ..rule };
-                (Cow::Owned(rule), None)
-            }
+            (Some(rule), _) => (Cow::Owned(rule), None),
             (None, Some(found)) => (Cow::Borrowed(&**found.rule), Some(&found.values)),
             (None, None) => continue,
         };
@@ -435,11 +474,13 @@ fn key(
 
 /// The keys and values of a descriptor, for metrics.
 fn detailed(entries: &[Entry<'_>]) -> String {
-    entries.iter().map(|entry| format!("{}_{}", entry.key, entry.value)).collect::<Vec<_>>().join(".")
+    let mut label = entries.iter().map(|entry| format!("{}_{}", entry.key, entry.value)).collect::<Vec<_>>().join(".");
+    label.truncate(label.floor_char_boundary(MAX_LABEL));
+    label
 }
 
 /// The limit that a descriptor states, if it does.
-fn override_of(descriptor: &RateLimitDescriptor) -> Result<Option<DescriptorRule>, Unanswered> {
+fn override_of(descriptor: &RateLimitDescriptor, inherited: &Inherited) -> Result<Option<DescriptorRule>, Unanswered> {
     let Some(limit) = &descriptor.limit else { return Ok(None) };
     let unit = match limit.unit() {
         RateLimitUnit::Unknown => {
@@ -452,8 +493,22 @@ fn override_of(descriptor: &RateLimitDescriptor) -> Result<Option<DescriptorRule
         RateLimitUnit::Month => Unit::Month,
         RateLimitUnit::Year => Unit::Year,
     };
-    let source = LimitSource::of_unit(limit.requests_per_unit, unit, false);
-    Ok(Some(DescriptorRule::stated("override", source, (limit.requests_per_unit, unit))))
+    let source = LimitSource::of_unit(limit.requests_per_unit, unit, inherited.is_continuous);
+    Ok(Some(DescriptorRule {
+        label: "override".to_owned(),
+        source,
+        stated: Some((limit.requests_per_unit, unit)),
+        mode: Mode::Enforce,
+        name: None,
+        replaces: Vec::new(),
+        is_quota: false,
+        detailed_metric: false,
+        metadata: None,
+        after_use: inherited.after_use,
+        refunds: inherited.refunds,
+        on_failure: inherited.on_failure,
+        deadline: inherited.deadline,
+    }))
 }
 
 /// The action of a descriptor, and its number of tokens.
@@ -494,10 +549,6 @@ fn check_bounds(request: &RateLimitRequest) -> Result<(), Unanswered> {
         if descriptor.entries.is_empty() || descriptor.entries.len() > MAX_ENTRIES {
             return invalid(format!("a descriptor has {} entries: send 1 to {MAX_ENTRIES}", descriptor.entries.len()));
         }
-        let longest = descriptor.entries.iter().map(|entry| entry.key.len() + entry.value.len()).max();
-        if longest.is_some_and(|bytes| bytes > MAX_ENTRY_BYTES) {
-            return invalid(format!("an entry has more than {MAX_ENTRY_BYTES} bytes: shorten it"));
-        }
     }
     Ok(())
 }
@@ -510,9 +561,27 @@ async fn level(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(i64
         let level = maintenance.window_level(&requested.key, window).await?;
         return Ok((level.available(), Some(level.retry_after())));
     }
-    let level = limiter.peek_limit(&Limit::new(requested.key.clone(), rule.clone())).await?;
+    let limit = Limit::new(requested.key.clone(), rule.clone());
+    let mut levels = limiter.peek_each(&limit).await?;
+    if requested.rule.after_use && adopt(limiter, &levels).await? {
+        levels = limiter.peek_each(&limit).await?;
+    }
+    let Some(level) = levels.into_iter().min_by_key(BucketLevel::available) else { return Ok((0, None)) };
     let until = |at: DateTime<Utc>| (at - DateTime::<Utc>::from(SystemTime::now())).to_std().ok();
     Ok((level.available(), level.next_refill_at().and_then(until)))
+}
+
+/// Gives buckets their changed quotas, which a request that takes tokens does, and a charge does not. Returns whether one may have
+/// changed.
+async fn adopt(limiter: &Limiter, levels: &[BucketLevel]) -> Result<bool, Error> {
+    // The level of a bucket that will change states no time, nor does that of a full bucket.
+    let changed: Vec<_> = levels.iter().filter(|level| level.full_at().is_none()).collect();
+    for level in &changed {
+        let rule = level.plan().map_or_else(|| Rule::Quota(level.quota()), |plan| Rule::Plan(plan.clone()));
+        let limit = Limit::new(level.key().clone(), rule);
+        limiter.throttle_limit(&limit, Throttle::remaining(u64::MAX)).await?;
+    }
+    Ok(!changed.is_empty())
 }
 
 async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>], is_refundable: bool) -> Result<Reservation, Error> {
@@ -522,17 +591,8 @@ async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>], is_refundable
     limiter.reserve_request(&if is_refundable { take.refundable() } else { take }).await
 }
 
-/// Gives the tokens of earlier limits back, because a later one denied. On an error they stay taken.
-async fn give_back_all(reservations: Vec<Reservation>) {
-    for reservation in reservations.into_iter().filter(Reservation::is_granted) {
-        if let Err(error) = reservation.refund_each(Receipt::cost).await {
-            tracing::warn!(%error, "tokens of a denied request stay taken");
-        }
-    }
-}
-
-/// Enters a decision into the statuses. Returns whether it denied.
-fn apply(decision: &Decision, group: &[&RequestedLimit<'_>], verdict: &mut Verdict, passed: &mut Vec<usize>) -> bool {
+/// Enters a decision into the statuses.
+fn apply(decision: &Decision, group: &[&RequestedLimit<'_>], verdict: &mut Verdict, passed: &mut Vec<usize>) {
     for one in decision.each() {
         let requested = group[one.limit_index()];
         let status = &mut verdict.statuses[requested.place];
@@ -549,22 +609,26 @@ fn apply(decision: &Decision, group: &[&RequestedLimit<'_>], verdict: &mut Verdi
             status.reset = one.retry_after();
         }
     }
-    if !decision.is_granted() {
-        verdict.deny(group[decision.limit_index()], decision);
+    let decided_by = group[decision.limit_index()];
+    if !decision.is_granted() && !decided_by.is_quota() {
+        verdict.deny(decided_by, decision);
     }
-    !decision.is_granted()
 }
 
 impl RequestedLimit<'_> {
+    /// Whether the limit denies a request only if all others of this kind deny it, too.
+    fn is_quota(&self) -> bool {
+        self.rule.is_quota && self.rule.mode == Mode::Enforce
+    }
+
     /// The limit of a request for its tokens.
     fn limit(&self) -> Limit {
         let (rule, mode) = match &self.rule.source {
             LimitSource::Rule(rule) => (rule.clone(), self.rule.mode),
             // Even a request that is only tried would take nothing.
-            _ if self.rule.mode == Mode::Shadow || self.rule.is_quota => (Rule::Quota(Quota::unlimited()), Mode::Off),
+            _ if self.rule.mode == Mode::Shadow => (Rule::Quota(Quota::unlimited()), Mode::Off),
             _ => (Rule::Quota(Quota::unlimited()), Mode::Block),
         };
-        let mode = if self.rule.is_quota && mode == Mode::Enforce { Mode::Shadow } else { mode };
         let limit = Limit::new(self.key.clone(), rule).cost(self.hits.max(1)).mode(mode);
         match self.rule.on_failure {
             FailureMode::Local(quota) => limit.fallback_quota(quota),
@@ -575,13 +639,10 @@ impl RequestedLimit<'_> {
 
 impl Verdict {
     fn deny(&mut self, requested: &RequestedLimit<'_>, decision: &Decision) {
+        self.is_denied = true;
         self.statuses[requested.place].is_over = true;
         let refusal = Refusal::unless_granted(decision, requested.label.as_ref());
         self.refusal = refusal.err().map(Response::from);
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.statuses.iter().any(|status| status.is_over)
     }
 }
 
@@ -602,33 +663,13 @@ impl Status {
     }
 }
 
-impl DescriptorRule {
-    /// A limit that a request states.
-    fn stated(label: &str, source: LimitSource, stated: (u32, Unit)) -> Self {
-        Self {
-            label: label.to_owned(),
-            source,
-            stated: Some(stated),
-            mode: Mode::Enforce,
-            name: None,
-            replaces: Vec::new(),
-            is_quota: false,
-            detailed_metric: false,
-            metadata: None,
-            after_use: false,
-            refunds: false,
-            on_failure: FailureMode::default(),
-            deadline: None,
-        }
-    }
-}
-
 /// Without a deadline.
 const LONGEST: Duration = Duration::from_secs(30);
 /// A call that begins so soon has the whole deadline.
 const SLACK: Duration = Duration::from_millis(1);
 pub(crate) const MAX_DESCRIPTORS: usize = 64;
 const MAX_ENTRIES: usize = 16;
-const MAX_ENTRY_BYTES: usize = 1024;
+/// The longest name of a limit in metrics, in bytes.
+const MAX_LABEL: usize = 255;
 /// The domain of requests that name none of the configuration.
 const UNKNOWN_DOMAIN: &str = "unknown";

@@ -16,7 +16,7 @@ use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitRes
 pub(crate) async fn decide(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Result<Response, Problem> {
     let request: RateLimitRequest = read_json(request).await?;
     let verdict = gate.decide(request, None).await?;
-    let status = if verdict.is_over() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let status = if verdict.is_denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let body = serde_json::to_string(&RateLimitResponse::from(verdict))
         .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok((status, [(CONTENT_TYPE, "application/json")], body).into_response())

@@ -15,6 +15,7 @@ mod guard;
 mod json;
 mod limiters;
 mod listener;
+mod occasion;
 mod problem;
 mod proto;
 mod rls;

@@ -16,13 +16,14 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 use tower::util::MapRequestLayer;
 
 use crate::Address;
 use crate::first_request::FirstRequest;
+use crate::occasion::Occasion;
 
 /// A socket that is bound.
 pub(crate) enum Listener {
@@ -98,7 +99,7 @@ impl Listener {
         mut ended: watch::Receiver<bool>,
     ) {
         let (connections, graceful) = (Arc::new(Semaphore::new(max_connections)), GracefulShutdown::new());
-        let mut last_warning = None::<Instant>;
+        let refused = Occasion::default();
         loop {
             let accepting = async {
                 let permit = Arc::clone(&connections).acquire_owned().await;
@@ -111,9 +112,8 @@ impl Listener {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if last_warning.is_none_or(|at| at.elapsed() >= WARNINGS) {
+                    if refused.is_due() {
                         tracing::warn!(%error, "a connection is not accepted");
-                        last_warning = Some(Instant::now());
                     }
                     sleep(PAUSE).await;
                     continue;
@@ -177,6 +177,5 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
-const WARNINGS: Duration = Duration::from_secs(10);
 const MAX_STREAMS: u32 = 1024;
 const MAX_HEADERS: u32 = 16 << 10;

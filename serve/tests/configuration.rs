@@ -39,6 +39,15 @@ const MISTAKES: &[(&str, &str)] = &[
     ("domain: edge\ntollgate: { deadline: 3m }", "2:23: '3m' is not a deadline"),
     ("domain: edge\ntollgate: { on_error: ajar }", "2:23: "),
     ("domain: edge\ntollgate: { on_error: { local: 5 in 1m at 1s } }", "2:32: a local limit is one quota"),
+    (
+        "domain: edge\ndescriptors:\n  - { key: a, rate_limit: { tollgate: { limit: 5 in 1m at 1s, refunds: true } } }",
+        "3:27: a sliding window takes nothing back",
+    ),
+    (
+        "domain: edge\ndescriptors:\n  - { key: a, rate_limit: { tollgate: { limit: '60/h; t: 9/h cost words' } } }",
+        "3:48: proxies state no named costs",
+    ),
+    ("checks:\n  login: { key: [x], limits: [60/h cost words] }", "2:31: proxies state no named costs"),
     ("checks:\n  'a b': { key: [x], limits: [1/s] }", "2:10: 'a b' is not a name of a check"),
     ("checks:\n  login: { key: [], limits: [1/s] }", "2:10: check 'login' has no key"),
     ("checks:\n  login: { key: ['{ip}'], limits: [1/s] }", "2:18: unknown part of a key '{ip}'"),

@@ -29,7 +29,7 @@ impl TestStore for Silent {
 fn server(on_error: &str) -> anyhow::Result<Server> {
     let limiter = Limiter::builder(AnyStore::new(Silent)).deadline(Duration::from_secs(1)).build(Rule::Provisioned)?;
     let yaml = format!(
-        "{{domain: edge, tollgate: {{on_error: {on_error}}}, descriptors: [{{key: a, rate_limit: {{unit: day, requests_per_unit: 5}}}}], \
+        "{{domain: edge, tollgate: {{on_error: {on_error}}}, descriptors: [{{key: a, rate_limit: {{unit: day, requests_per_unit: 5}}}}, {{key: quota, quota_mode: true, rate_limit: {{unit: day, requests_per_unit: 5}}}}], \
          checks: {{login: {{key: [x], limits: [5/h], on_error: {on_error}}}}}}}"
     );
     Ok(Server::new(&limiter, Arc::new(MemoryStore::new()), Config::parse(&yaml)?)?)
@@ -41,8 +41,8 @@ async fn answer_to(server: &Server, request: Request<Body>) -> anyhow::Result<(S
     Ok((status, String::from_utf8(answer.into_body().collect().await?.to_bytes().to_vec())?))
 }
 
-fn json() -> anyhow::Result<Request<Body>> {
-    let body = r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "a", "value": "x"}]}]}"#;
+fn json(key: &str) -> anyhow::Result<Request<Body>> {
+    let body = format!(r#"{{"domain": "edge", "descriptors": [{{"entries": [{{"key": "{key}", "value": "x"}}]}}]}}"#);
     Ok(Request::post("/json").header("content-type", "application/json").body(Body::from(body))?)
 }
 
@@ -56,9 +56,11 @@ async fn configuration_decides_while_the_store_is_silent() -> anyhow::Result<()>
         ("{local: 2/h}", [ok, ok, denied]),
     ] {
         let server = server(on_error)?;
-        for status in expected {
-            let (found, body) = answer_to(&server, json()?).await?;
-            ensure!(found == status, "{on_error}: {found} {body}");
+        for key in ["a", "quota"] {
+            for status in expected {
+                let (found, body) = answer_to(&server, json(key)?).await?;
+                ensure!(found == status, "{key}, {on_error}: {found} {body}");
+            }
         }
         for status in expected {
             let (found, body) = answer_to(&server, Request::get("/check/login").body(Body::empty())?).await?;
@@ -72,10 +74,10 @@ async fn configuration_decides_while_the_store_is_silent() -> anyhow::Result<()>
 async fn open_circuit_breaker_answers_at_once() -> anyhow::Result<()> {
     let server = server("open")?;
     for _ in 0..16 {
-        answer_to(&server, json()?).await?;
+        answer_to(&server, json("a")?).await?;
     }
     let before = tokio::time::Instant::now();
-    ensure!(answer_to(&server, json()?).await?.0 == StatusCode::OK);
+    ensure!(answer_to(&server, json("a")?).await?.0 == StatusCode::OK);
     ensure!(before.elapsed().is_zero(), "the time of the runtime stands still while nothing waits");
     Ok(())
 }

@@ -8,7 +8,7 @@ use tollgate::{Mode, Rule};
 
 use super::descriptors::{Children, Node};
 use super::yaml::{Descriptor, File, OnError, RateLimit, Refill, Settings};
-use super::{Check, Config, ConfigError, DescriptorRule, FailureMode, LimitSource, Unit};
+use super::{Check, Config, ConfigError, DescriptorRule, FailureMode, Inherited, LimitSource, Unit};
 
 /// Adds the text of a file.
 pub(super) fn add(config: &mut Config, yaml: &str) -> Result<(), ConfigError> {
@@ -33,13 +33,13 @@ pub(super) fn add(config: &mut Config, yaml: &str) -> Result<(), ConfigError> {
         }
         Some(domain) => {
             let domain = config.domains.entry(domain.value.clone()).or_default();
-            (domain.on_failure, domain.deadline) = (defaults.on_failure, defaults.deadline);
-            for descriptor in &file.descriptors {
+            domain.inherited = defaults;
+            for descriptor in file.descriptors.iter().flatten() {
                 add_descriptor(&mut domain.children, descriptor, "", &defaults)?;
             }
         }
         None => {
-            if let Some(descriptor) = file.descriptors.first() {
+            if let Some(descriptor) = file.descriptors.iter().flatten().next() {
                 let message = "the file has descriptors and no domain: add `domain: NAME`";
                 return Err(ConfigError::at(descriptor.key.referenced, message));
             }
@@ -57,16 +57,6 @@ pub(super) fn add(config: &mut Config, yaml: &str) -> Result<(), ConfigError> {
         }
     }
     Ok(())
-}
-
-/// The settings that a descriptor has from those above it.
-#[derive(Clone, Copy, Default)]
-struct Inherited {
-    is_continuous: bool,
-    after_use: bool,
-    refunds: bool,
-    on_failure: FailureMode,
-    deadline: Option<Duration>,
 }
 
 impl Inherited {
@@ -134,7 +124,7 @@ fn add_descriptor(
         }
         node.rule = Some(Arc::new(rule));
     }
-    for child in &descriptor.descriptors {
+    for child in descriptor.descriptors.iter().flatten() {
         add_descriptor(&mut node.children, child, &label, &inherited)?;
     }
     Ok(())
@@ -155,6 +145,8 @@ fn rule(
             Some((requests, Unit::parse(&unit.value).ok_or_else(unknown)?))
         }
         (None, None) => None,
+        // As envoyproxy/ratelimit does.
+        (None, Some(_)) if limit.unlimited => None,
         (Some(_), None) => return Err(ConfigError::at(place, "requests_per_unit is missing: add it beside unit")),
         (None, Some(_)) => return Err(ConfigError::at(place, "unit is missing: add it beside requests_per_unit")),
     };
@@ -175,9 +167,20 @@ fn rule(
         _ => LimitSource::Unlimited,
     };
     let own_name = limit.name.as_deref();
-    if limit.replaces.iter().any(|replaced| replaced.name.is_empty() || Some(replaced.name.as_str()) == own_name) {
+    if limit
+        .replaces
+        .iter()
+        .flatten()
+        .any(|replaced| replaced.name.is_empty() || Some(replaced.name.as_str()) == own_name)
+    {
         let message = "replaces names no limit, or the limit itself: name another one";
         return Err(ConfigError::at(place, message));
+    }
+    if inherited.refunds && matches!(source, LimitSource::Rule(Rule::Window(_))) {
+        return Err(ConfigError::at(
+            place,
+            "a sliding window takes nothing back: give a quota, or leave out `refunds`",
+        ));
     }
     if inherited.after_use && matches!(source, LimitSource::Rule(Rule::Window(_)) | LimitSource::Nothing) {
         return Err(ConfigError::at(place, "a sliding window cannot be charged after use: give a quota"));
@@ -188,7 +191,7 @@ fn rule(
         stated,
         mode: if descriptor.shadow_mode { Mode::Shadow } else { Mode::Enforce },
         name: limit.name.clone(),
-        replaces: limit.replaces.iter().map(|replaced| replaced.name.clone()).collect(),
+        replaces: limit.replaces.iter().flatten().map(|replaced| replaced.name.clone()).collect(),
         is_quota: descriptor.quota_mode,
         detailed_metric: descriptor.detailed_metric || descriptor.value_to_metric,
         metadata: descriptor.metadata.clone(),
@@ -201,7 +204,15 @@ fn rule(
 
 /// Reads a quota, a sliding window, or several limits.
 pub(super) fn text_rule(text: &Spanned<String>) -> Result<Rule, ConfigError> {
-    Rule::try_from(text.value.as_str()).map_err(|error| ConfigError::at(text.referenced, error.to_string()))
+    let rule =
+        Rule::try_from(text.value.as_str()).map_err(|error| ConfigError::at(text.referenced, error.to_string()))?;
+    match &rule {
+        Rule::Limits(limits) if limits.iter().any(|limit| limit.get_cost().is_some()) => {
+            let message = "proxies state no named costs: leave out `cost`, or call /v1/take for this limit";
+            Err(ConfigError::at(text.referenced, message))
+        }
+        _ => Ok(rule),
+    }
 }
 
 pub(super) fn on_failure(on_error: &OnError) -> Result<FailureMode, ConfigError> {

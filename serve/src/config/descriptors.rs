@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{DescriptorRule, FailureMode};
+use super::{DescriptorRule, Inherited};
 
 /// A key and a value of a request's descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -17,9 +16,8 @@ pub(crate) struct Entry<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Domain {
     pub(super) children: Children,
-    /// For limits that a request states.
-    pub(crate) on_failure: FailureMode,
-    pub(crate) deadline: Option<Duration>,
+    /// The settings of the file, for limits that a request states.
+    pub(crate) inherited: Inherited,
 }
 
 /// The descriptors below another one, by their keys.

@@ -53,6 +53,16 @@ pub(crate) enum FailureMode {
     Local(Quota),
 }
 
+/// The settings that a limit has from the descriptors above it, and from its file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Inherited {
+    pub(crate) is_continuous: bool,
+    pub(crate) after_use: bool,
+    pub(crate) refunds: bool,
+    pub(crate) on_failure: FailureMode,
+    pub(crate) deadline: Option<Duration>,
+}
+
 /// A unit of envoyproxy/ratelimit, counted from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {

@@ -9,8 +9,7 @@ use serde_saphyr::Spanned;
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) domain: Option<Spanned<String>>,
-    #[serde(default)]
-    pub(super) descriptors: Vec<Descriptor>,
+    pub(super) descriptors: Option<Vec<Descriptor>>,
     #[serde(default)]
     pub(super) tollgate: Settings,
     #[serde(default)]
@@ -24,8 +23,7 @@ pub(super) struct Descriptor {
     pub(super) key: Spanned<String>,
     pub(super) value: Option<Spanned<String>>,
     pub(super) rate_limit: Option<Spanned<RateLimit>>,
-    #[serde(default)]
-    pub(super) descriptors: Vec<Self>,
+    pub(super) descriptors: Option<Vec<Self>>,
     #[serde(default)]
     pub(super) shadow_mode: bool,
     #[serde(default)]
@@ -49,8 +47,7 @@ pub(super) struct RateLimit {
     #[serde(default)]
     pub(super) unlimited: bool,
     pub(super) name: Option<String>,
-    #[serde(default)]
-    pub(super) replaces: Vec<Replaced>,
+    pub(super) replaces: Option<Vec<Replaced>>,
     #[serde(default)]
     pub(super) tollgate: Settings,
 }
