@@ -8,35 +8,52 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
 use http::uri::Authority;
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode, Version};
 use tokio::time::timeout;
 
+use crate::occasion::Occasion;
 use crate::problem::Problem;
 
-/// Who may call the endpoints for clients.
+/// The conditions of the endpoints for clients.
 #[derive(Clone)]
 pub(crate) struct Guard {
     /// The token that requests must have.
     pub(crate) token: Option<Arc<str>>,
     /// Whether the endpoints that programs call by this host's address refuse the names of other hosts.
     pub(crate) requires_address: bool,
+    /// Warnings of refused requests.
+    refused: Arc<Occasion>,
 }
 
 impl Guard {
-    /// Refuses requests without the token, requests for another host, and those that take too long, such as a body that never
-    /// ends.
+    pub(crate) fn new(token: Option<Arc<str>>, requires_address: bool) -> Self {
+        Self { token, requires_address, refused: Arc::default() }
+    }
+
+    /// Refuses requests without the token, requests for another host, gRPC without HTTP/2, and requests that take too long, such
+    /// as a body that never ends.
     pub(crate) async fn check(State(guard): State<Self>, request: Request<Body>, next: Next) -> Response {
         let path = request.uri().path();
         if let Some(token) = &guard.token
             && !PROBES.contains(&path)
             && !has_token(&request, token)
         {
+            metrics::counter!(UNAUTHORIZED).increment(1);
+            guard.warn("requests without the token are refused");
             let detail = "the request has no valid token: send `authorization: Bearer TOKEN`";
             let mut answer = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             return answer;
+        }
+        // A page of a browser cannot send gRPC, and a proxy that speaks HTTP/1.1 would not understand its answer.
+        if GRPC.iter().any(|service| path.starts_with(service)) && !is_grpc(&request) {
+            guard.warn(
+                "gRPC without HTTP/2 is refused: in Envoy, set http2_protocol_options for the cluster of this server",
+            );
+            let detail = "this is no gRPC: use HTTP/2 and `content-type: application/grpc`";
+            return Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).into_response();
         }
         // Proxies state the client's host at the other endpoints.
         let is_called_by_address = path == "/json" || path.starts_with("/v1/");
@@ -52,6 +69,12 @@ impl Guard {
             )
         };
         timeout(LONGEST, next.run(request)).await.unwrap_or_else(|_| too_slow().into_response())
+    }
+
+    fn warn(&self, message: &str) {
+        if self.refused.is_due() {
+            tracing::warn!("{message}");
+        }
     }
 }
 
@@ -75,6 +98,11 @@ fn misdirected() -> Response {
         .into_response()
 }
 
+fn is_grpc(request: &Request<Body>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    request.version() == Version::HTTP_2 && kind.starts_with(b"application/grpc")
+}
+
 fn has_token(request: &Request<Body>, token: &str) -> bool {
     let sent = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
     let Some((scheme, sent)) = sent.split_at_checked("Bearer ".len()) else { return false };
@@ -83,6 +111,9 @@ fn has_token(request: &Request<Body>, token: &str) -> bool {
     scheme.eq_ignore_ascii_case(b"bearer ") && sent.len() == token.len() && differs == 0
 }
 
+const UNAUTHORIZED: &str = "tollgate_serve_unauthorized_total";
+/// The beginnings of the paths of gRPC.
+const GRPC: [&str; 2] = ["/envoy.service.", "/grpc."];
 /// Endpoints that tell a load balancer only whether the server answers.
 const PROBES: [&str; 5] =
     ["/livez", "/readyz", "/healthcheck", "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
