@@ -26,7 +26,7 @@ use tonic_health::server::HealthReporter;
 use crate::check::{self, Checks};
 use crate::gate::Gate;
 use crate::limiters::Limiters;
-use crate::problem::{MAX_BODY, Problem};
+use crate::problem::Problem;
 use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::rls::Rls;
@@ -127,7 +127,7 @@ impl Server {
 
     /// Returns all endpoints for clients, over HTTP/1.1 and HTTP/2.
     pub fn routes(&self) -> Router {
-        let grpc = RateLimitServiceServer::new(Rls(Arc::clone(&self.state.gate))).max_decoding_message_size(MAX_BODY);
+        let grpc = RateLimitServiceServer::new(Rls(Arc::clone(&self.state.gate)));
         let health = tonic_health::pb::health_server::HealthServer::new(
             tonic_health::server::HealthService::from_health_reporter(self.state.health.clone()),
         );
@@ -160,8 +160,8 @@ impl Server {
         self.state.is_ready.store(ready, Ordering::Relaxed);
         let health = &self.state.health;
         let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-        // The whole server has the empty name.
-        for service in ["", <RateLimitServiceServer<Rls> as NamedService>::NAME] {
+        // The whole server has the empty name, and probes for envoyproxy/ratelimit ask for `ratelimit`.
+        for service in ["", "ratelimit", <RateLimitServiceServer<Rls> as NamedService>::NAME] {
             health.set_service_status(service, status).await;
         }
     }
