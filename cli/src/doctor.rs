@@ -9,6 +9,7 @@ use tollgate::{
 };
 use uuid::Uuid;
 
+use crate::database::{Engine, Missing, close, open};
 use crate::lock_timeout::with_lock_timeout;
 use crate::output::{progress, width_to_fit};
 use crate::text::counted;
@@ -175,6 +176,14 @@ async fn calls<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorReport
         Ok(()) => report.ok("calls", "tokens are taken and given back; all of it was rolled back"),
         Err(error) => refused::<DB>("calls", pool, &error, report).await,
     }
+}
+
+/// Makes the calls of a service on connections of their own. Returns what hinders them.
+pub(crate) async fn try_calls<DB: Engine>(url: &str) -> anyhow::Result<()> {
+    let store = open::<DB>(url, Missing::Refuse).await?;
+    let tried = with_lock_timeout(take(store.pool())).await;
+    close(store.pool()).await;
+    tried
 }
 
 /// Takes tokens of each kind of limit, and gives some back.

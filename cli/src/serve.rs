@@ -18,7 +18,7 @@ use tollgate_serve::{Address, BoardSource, Config, Options, ServeError, Server, 
 use crate::database::Engine;
 use crate::exit::CliError;
 use crate::output::say;
-use crate::{redact, times};
+use crate::{doctor, failure, redact, times};
 
 mod board;
 
@@ -47,13 +47,16 @@ pub(crate) struct Args {
     /// Where operators see the dashboard, and read /metrics and /config, on this host
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
+    /// Where other hosts can read /metrics, and nothing else
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// The database as operators connect to it, for the dashboard and /v1/explain [default: as clients do]
     #[arg(long, value_name = "URL", env = "TOLLGATE_OPERATOR_DATABASE_URL", hide_env_values = true)]
     operator_database_url: Option<String>,
     /// The longest time for a decision, after which `on_error` of the configuration applies
     #[arg(long, value_name = "SPAN", value_parser = times::parse, default_value = "1s")]
     deadline: Duration,
-    /// Take tokens of busy buckets ahead, and decide from memory. A limit can be exceeded by them for half a second
+    /// Prefetch tokens of busy buckets, and decide from memory. Each server can exceed a limit by the tokens that it holds
     #[arg(long)]
     lease: bool,
     /// The most connections to the database
@@ -109,7 +112,7 @@ impl Args {
         let store = Arc::new(store);
         let database = redact::database(url);
         // Before the limiter, which keeps the counters that it finds.
-        let metrics = match self.admin {
+        let metrics = match self.admin.or(self.metrics) {
             Some(_) => Some(
                 PrometheusBuilder::new()
                     .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
@@ -137,7 +140,8 @@ impl Args {
         });
         let options = Options {
             listen: self.listen,
-            admin: self.admin.zip(metrics),
+            admin: self.admin.zip(metrics.clone()),
+            metrics: self.metrics.zip(metrics),
             board,
             config: self.config,
             tls,
@@ -145,6 +149,13 @@ impl Args {
             insecure: self.insecure,
             max_connections: 0,
         };
+        let url = url.to_owned();
+        tokio::spawn(async move {
+            if let Err(error) = doctor::try_calls::<DB>(&url).await {
+                let cause = failure::chain(&error);
+                tracing::error!(%cause, "the database does not decide: mend what `tollgate doctor` finds");
+            }
+        });
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let shutdown = async {
             tokio::select! {

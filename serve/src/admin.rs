@@ -23,20 +23,22 @@ pub(crate) fn routes(
     board: Option<Arc<dyn BoardSource>>,
     ended: watch::Receiver<bool>,
 ) -> Router {
-    let render = {
-        let state = Arc::clone(&state);
-        async move || {
-            record(&state);
-            ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
-        }
-    };
     let dashboard = board.map_or_else(Router::new, |source| dashboard::routes(Arc::clone(&state), source, ended));
     Router::new()
-        .route("/metrics", get(render))
         .route("/config", get(config))
-        .with_state(state)
+        .with_state(Arc::clone(&state))
+        .merge(metrics_route(state, metrics))
         .merge(dashboard)
         .layer(middleware::from_fn(require_address))
+}
+
+/// The route of programs that collect the metrics.
+pub(crate) fn metrics_route(state: Arc<ServerState>, metrics: PrometheusHandle) -> Router {
+    let render = async move || {
+        record(&state);
+        ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render())
+    };
+    Router::new().route("/metrics", get(render))
 }
 
 /// Brings the counters of the answers up to date.

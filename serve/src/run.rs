@@ -26,6 +26,8 @@ pub struct Options {
     pub listen: Vec<Address>,
     /// The address for operators, on this host, with the metrics to serve there.
     pub admin: Option<(SocketAddr, PrometheusHandle)>,
+    /// The address for programs that collect the metrics, which can be on other hosts. `None`: none but `admin`.
+    pub metrics: Option<(SocketAddr, PrometheusHandle)>,
     /// The reader of the database for the dashboard at the address for operators. `None`: no dashboard.
     pub board: Option<Arc<dyn BoardSource>>,
     /// The file or the directory of the configuration, to load it again when it changes. `None`: it stays.
@@ -93,11 +95,15 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
         Some((address, _)) if !address.ip().is_loopback() => return Err(ServeError::AdminAddress(address)),
         Some((address, metrics)) => Some((bind(&Address::Tcp(address)).await?, metrics)),
     };
+    let collectors = match options.metrics {
+        None => None,
+        Some((address, metrics)) => Some((bind(&Address::Tcp(address)).await?, metrics)),
+    };
     let (end, ended) = watch::channel(false);
     let token: Option<Arc<str>> = options.token.map(Arc::from);
     // A page of a browser can have its own name lead here, and other hosts need a token or a certificate.
     let requires_address = token.is_none() && options.listen.iter().all(Address::is_local);
-    let guard = Guard { token, requires_address };
+    let guard = Guard::new(token, requires_address);
     let routes = server.routes().layer(middleware::from_fn_with_state(guard, Guard::check));
     let mut serving = JoinSet::new();
     for listener in listeners {
@@ -105,15 +111,20 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
         let tls = tls.clone().filter(|_| matches!(listener, Listener::Tcp(_)));
         serving.spawn(listener.serve(routes.clone(), tls, max_connections, ended.clone()));
     }
-    let mut keeping = None;
-    if let Some((listener, metrics)) = operators {
-        let upkeep = metrics.clone();
-        keeping = Some(tokio::spawn(async move {
+    let handles = [&operators, &collectors].into_iter().flatten();
+    let keeping = handles.map(|(_, metrics)| metrics.clone()).next().map(|metrics| {
+        tokio::spawn(async move {
             loop {
                 sleep(UPKEEP).await;
-                upkeep.run_upkeep();
+                metrics.run_upkeep();
             }
-        }));
+        })
+    });
+    if let Some((listener, metrics)) = collectors {
+        let routes = admin::metrics_route(Arc::clone(&server.state), metrics);
+        serving.spawn(listener.serve(routes, None, MAX_OPERATORS, ended.clone()));
+    }
+    if let Some((listener, metrics)) = operators {
         let routes = admin::routes(Arc::clone(&server.state), metrics, options.board, ended.clone());
         serving.spawn(listener.serve(routes, None, MAX_OPERATORS, ended));
     }

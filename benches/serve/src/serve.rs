@@ -15,7 +15,7 @@ pub(crate) struct Settings {
     /// The directory of the configuration.
     pub(crate) config: PathBuf,
     pub(crate) listen: Vec<Address>,
-    /// Whether it takes tokens ahead.
+    /// Whether it leases tokens of busy buckets.
     pub(crate) lease: bool,
 }
 
