@@ -1,10 +1,10 @@
 # The CLI with `tollgate serve`: docs/serve.md.
 #
 #   docker build --tag tollgate .
-#   docker run --read-only --env DATABASE_URL --volume "$PWD/limits.yaml:/limits.yaml:ro" --publish 127.0.0.1:8081:8081 \
-#     tollgate serve --config /limits.yaml --listen 0.0.0.0:8081 --insecure
+#   docker run --read-only --stop-timeout 20 --env DATABASE_URL --volume "$PWD/limits.yaml:/limits.yaml:ro" \
+#     --publish 127.0.0.1:8081:8081 tollgate serve --config /limits.yaml --listen 0.0.0.0:8081 --insecure
 #
-# `--insecure` suits a port that is published to this host alone.
+# `--insecure` suits a port that is published to this host alone. Requests get ten seconds to end, as long as Docker's default.
 FROM rust:1.94-bookworm AS build
 WORKDIR /src
 COPY . .
