@@ -253,16 +253,26 @@ class Trial:
         equal(f"{name}: after a restart, the limit is still exhausted", status, 429)
         process.stop()
 
-    def nginx(self, where):
+    def nginx(self, tollgate, where):
+        """nginx before a tollgate at WHERE. Stops that and starts it again."""
         listen = free_address()
         path = self.written("nginx.conf", LISTEN=listen, TOLLGATE=where, UPSTREAM=self.upstream.address)
         command = [self.programs.nginx, "-p", self.directory, "-e", "stderr", "-c", path]
         process = self.process("nginx", command, [listen])
-        found, reached = self.reaching_upstream(lambda: [fetch(listen, "/", {"X-API-Key": "one"}) for _ in range(3)])
+
+        def fetch_as(key, client="203.0.113.9"):
+            return fetch(listen, "/", {"X-API-Key": key, "X-Forwarded-For": client})
+
+        found, reached = self.reaching_upstream(lambda: [fetch_as("one", f"203.0.113.{i}") for i in range(3)])
         equal("nginx: 2 of 3 pass", [a.status for a in found], [200, 200, 429])
         equal("nginx: the upstream gets those", reached, 2)
         is_denial("nginx", found[2], HOUR, details=False)
-        equal("nginx: another key passes", fetch(listen, "/", {"X-API-Key": "two"}).status, 200)
+        equal("nginx: another key passes", fetch_as("two").status, 200)
+        equal("nginx: without the key, the answer is 500", fetch(listen, "/").status, 500)
+        tollgate.stop()
+        equal("nginx: without tollgate, requests pass", fetch_as("one").status, 200)
+        tollgate.start()
+        equal("nginx: after a restart, the limit is still exhausted", fetch_as("one").status, 429)
         process.stop()
 
     def traefik(self, where):
@@ -319,9 +329,9 @@ class Trial:
         self.envoy("envoy over unix", over_unix, socket)
 
         checks = free_address()
-        self.tollgate("tollgate with checks", "checks.yaml", checks)
+        with_checks = self.tollgate("tollgate with checks", "checks.yaml", checks)
         self.checks(checks)
-        self.nginx(checks)
+        self.nginx(with_checks, checks)
         self.traefik(checks)
         self.caddy(checks)
         self.endpoints()
