@@ -157,8 +157,9 @@ class Trial:
         check(f"{name}: reflection lists the service", RLS in services, services)
         check(f"{name}: reflection lists the health check", "grpc.health.v1.Health" in services, services)
         check(f"{name}: reflection describes the method", "rpc ShouldRateLimit" in grpcurl("describe", RLS))
-        health = grpcurl("grpc.health.v1.Health/Check", data={})
-        check(f"{name}: the server is healthy", '"SERVING"' in health, health)
+        for service in ("", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"):
+            health = grpcurl("grpc.health.v1.Health/Check", data={"service": service})
+            check(f"{name}: '{service}' is healthy", '"SERVING"' in health, health)
         request = {"domain": "edge", "descriptors": [{"entries": [{"key": "remote_address", "value": f"{name}"}]}]}
         answers = [grpcurl(f"{RLS}/ShouldRateLimit", data=request) for _ in range(4)]
         codes = [json.loads(a)["overallCode"] if a.startswith("{") else a for a in answers]
@@ -204,9 +205,10 @@ class Trial:
 
         token = self.directory / "token"
         token.write_text("0123456789abcdef0123456789abcdef\n")
-        guarded = free_address()
-        self.tollgate("tollgate with a token", "api.yaml", guarded, "--token-file", token)
-        v1.token(v1.Server(guarded), token.read_text().strip())
+        guarded, metrics = free_address(), free_address()
+        options = ["--token-file", token, "--metrics", metrics]
+        self.tollgate("tollgate with a token", "api.yaml", guarded, *options)
+        v1.token(v1.Server(guarded), v1.Server(metrics), token.read_text().strip())
         openapi.conforms(guarded, token.read_text().strip(), self.directory, self.environment)
         v1.unusual(server, v1.Server(process.admin), socket, process.database)
 
@@ -323,6 +325,9 @@ class Trial:
         self.grpcio(tcp)
         self.grpcurl(tcp)
         self.json(tcp)
+        leasing = free_address()
+        self.tollgate("tollgate with leases", "edge.yaml", leasing, "--lease")
+        self.json(leasing)
         self.envoy("envoy over tcp", over_tcp, tcp)
         over_unix = self.tollgate("tollgate over unix", "edge.yaml", socket)
         self.grpcurl(socket)

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from expect import check, equal
 from programs import fetch
+from rls import METHOD
 
 HOUR = 3_600
 MAX_BODY = 65_536
@@ -280,8 +281,8 @@ def operators(admin, server):
         equal(f"{path}: localhost", admin.get(path, {"Host": "localhost:9090"}).status, 200)
 
 
-def token(server, secret):
-    """A server that needs a token."""
+def token(server, metrics, secret):
+    """A server that needs a token, and the address with its metrics."""
     for name, value in [("no", None), ("another", f"Bearer {secret[::-1]}"), ("a shorter", f"Bearer {secret[:-1]}")]:
         answer = server.get("/v1/peek", {"Authorization": value} if value else None, key="a", limit="1/s")
         is_problem(f"/v1/peek: with {name} token", answer, 401, "Bearer")
@@ -290,6 +291,9 @@ def token(server, secret):
         answer = server.get("/v1/peek", {"Authorization": f"{scheme} {secret}"}, key="a", limit="1/s")
         equal(f"/v1/peek: with the token as {scheme}", answer.status, 200)
     is_problem("/check/login: without a token", server.get("/check/login"), 401)
+    collected = metrics.get("/metrics", {"Host": "tollgate.example"})
+    check("/metrics: counts them", b"tollgate_serve_unauthorized_total 4\n" in collected.body, collected.body)
+    equal("/config: is not where the metrics are", metrics.get("/config").status, 404)
     probes(server)
 
 
@@ -298,6 +302,9 @@ def unusual(server, admin, path, database):
     for unknown in ("/nosuch", "/v1/nosuch", "/check/", "/livez/", "/metrics"):
         is_problem(f"GET {unknown}", server.get(unknown), 404)
     is_problem("GET /check/%FF", server.get("/check/%FF"), 400)
+    # As a page of a browser, or an Envoy without HTTP/2.
+    for kind in ("text/plain", "application/grpc"):
+        is_problem(f"gRPC as {kind} over HTTP/1.1", server.post(METHOD, b"", {"Content-Type": kind}), 415, "HTTP/2")
     unnamed = [[["unnamed", "10/h", None, None, None, None]], 1, {}, 0, 0, None, None]
     is_problem("/v1/take: an array instead of an object", server.post("/v1/take", unnamed), 400)
     adjusted = {"id": new_id(), "key": "refused", "taken": 0}
