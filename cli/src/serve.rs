@@ -153,7 +153,7 @@ impl Args {
         tokio::spawn(async move {
             if let Err(error) = doctor::try_calls::<DB>(&url).await {
                 let cause = failure::chain(&error);
-                tracing::error!(%cause, "the database does not decide: mend what `tollgate doctor` finds");
+                tracing::error!(%cause, "the database cannot decide requests: run `tollgate doctor`");
             }
         });
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -1,4 +1,4 @@
-//! `/check/NAME`: forward authentication for nginx, Traefik, Caddy and `HAProxy`.
+//! `/check/NAME`: forward authentication for nginx, Traefik and Caddy.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 pub(crate) enum Answer {
     Granted,
     Denied,
-    /// Passed by a mode, without tokens.
+    /// Passed without tokens: by a mode, or by a quota beside it that has some.
     Shadow,
     Failed,
 }

@@ -22,11 +22,11 @@ use uuid::Uuid;
 use crate::config::{Config, DescriptorRule, Domain, Entry, FailureMode, Inherited, LimitSource, Unit};
 use crate::counts::{Answer, Counts};
 use crate::limiters::Limiters;
-use crate::occasion::Occasion;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::proto::envoy::r#type::v3::RateLimitUnit;
 use crate::server::Operator;
+use crate::warning_interval::WarningInterval;
 
 /// The decisions about a proxy's requests.
 pub(crate) struct Gate {
@@ -36,9 +36,9 @@ pub(crate) struct Gate {
     pub(crate) limiters: Limiters,
     pub(crate) counts: Counts,
     /// Warnings that usage is not counted.
-    uncounted: Occasion,
+    charge_warnings: WarningInterval,
     /// Warnings that tokens are not given back.
-    kept: Occasion,
+    refund_warnings: WarningInterval,
 }
 
 /// Why a request has no answer.
@@ -100,8 +100,8 @@ impl Gate {
             config: ArcSwap::from_pointee(config),
             limiters,
             counts: Counts::default(),
-            uncounted: Occasion::default(),
-            kept: Occasion::default(),
+            charge_warnings: WarningInterval::default(),
+            refund_warnings: WarningInterval::default(),
         }
     }
 
@@ -226,7 +226,7 @@ impl Gate {
             match calls.adjust(one).await {
                 Ok(()) => {}
                 Err(error) if error.is_failure() && calls.mode != FailureMode::Error => {
-                    if self.uncounted.is_due() {
+                    if self.charge_warnings.is_due() {
                         tracing::warn!(%error, "usage is not counted, because the store does not answer");
                     }
                 }
@@ -255,7 +255,7 @@ impl Gate {
         let groups: Vec<_> =
             [buckets].into_iter().chain(windows.into_iter().chain(quotas).map(|one| vec![one])).collect();
         for mut group in groups {
-            // Once more without a limit that is only tried, if the cost exceeds it.
+            // Repeats the call without a limit that cannot deny alone, if the cost exceeds its capacity.
             while !group.is_empty() {
                 match reserve(&calls.limiter(), &group, is_refundable).await {
                     Ok(reservation) => {
@@ -303,7 +303,7 @@ impl Gate {
     async fn give_back_all(&self, reservations: Vec<Reservation>) {
         for reservation in reservations.into_iter().filter(Reservation::is_granted) {
             if let Err(error) = reservation.refund_each(Receipt::cost).await
-                && self.kept.is_due()
+                && self.refund_warnings.is_due()
             {
                 tracing::warn!(%error, "tokens of a denied request stay taken");
             }
@@ -312,8 +312,7 @@ impl Gate {
 
     /// Whether a mode lets all requests of the key pass: that of the configuration, of this server, or of the database.
     async fn is_lifted(&self, calls: &Calls<'_>, requested: &RequestedLimit<'_>) -> bool {
-        let passes = |mode: Mode| matches!(mode, Mode::Off | Mode::Shadow);
-        if passes(requested.rule.mode) || passes(calls.limiter.mode()) {
+        if calls.has_trial_mode(requested) {
             return true;
         }
         let plan = match &requested.rule.source {
@@ -339,11 +338,16 @@ impl Gate {
                 Ok(Status { is_over, remaining, reset, ..Status::default() })
             }
             Err(error) if error.is_failure() && calls.mode != FailureMode::Error => {
-                Ok(Status { is_over: calls.mode == FailureMode::Closed, ..Status::default() })
+                let is_over = calls.mode == FailureMode::Closed && !calls.has_trial_mode(requested);
+                Ok(Status { is_over, ..Status::default() })
             }
             Err(error) => Err(Unanswered::Failed(error)),
         }
     }
+}
+
+fn passes(mode: Mode) -> bool {
+    matches!(mode, Mode::Off | Mode::Shadow)
 }
 
 /// A read of the store without an answer in time. It takes nothing.
@@ -360,6 +364,11 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
+    /// Whether the mode of the configuration or of this server lets all requests of a limit pass.
+    fn has_trial_mode(&self, requested: &RequestedLimit<'_>) -> bool {
+        [requested.rule.mode, self.limiter.mode()].into_iter().any(passes)
+    }
+
     /// The limiter, with the time that is left.
     fn limiter(&self) -> Cow<'_, Limiter> {
         let left = self.ends_at.saturating_duration_since(Instant::now()).max(SLACK);
@@ -373,22 +382,27 @@ impl Calls<'_> {
         if self.limiter.is_circuit_open() {
             return Err(Error::other(NoAnswer));
         }
-        let limiter = self.limiter();
-        let adjusting = async {
-            if requested.action == Action::Charge {
-                let charge = Take::from(requested.limit()).cost(requested.hits);
-                return limiter.charge_request(&charge).await.map(drop);
+        let limiter = self.limiter().into_owned();
+        let (action, hits, key, limit) = (requested.action, requested.hits, requested.key.clone(), requested.limit());
+        let has_several = matches!(requested.rule.source, LimitSource::Rule(Rule::Plan(_) | Rule::Limits(_)));
+        // A task, which goes on if the caller leaves: it can make several calls.
+        let adjusting = tokio::spawn(async move {
+            if action == Action::Charge {
+                return limiter.charge_request(&Take::from(limit).cost(hits)).await.map(drop);
             }
-            let mut keys = vec![requested.key.clone()];
-            if let LimitSource::Rule(rule @ (Rule::Plan(_) | Rule::Limits(_))) = &requested.rule.source {
-                let levels = limiter.peek_each(&Limit::new(requested.key.clone(), rule.clone())).await?;
-                keys = levels.iter().map(|level| level.key().clone()).collect();
+            let mut keys = vec![key];
+            if has_several {
+                keys = limiter.peek_each(&limit).await?.iter().map(|level| level.key().clone()).collect();
             }
-            let refund = |key: Key| Receipt::new(Uuid::new_v4(), key, requested.hits).refund(requested.hits);
+            let refund = |key: Key| Receipt::new(Uuid::new_v4(), key, hits).refund(hits);
             // A bucket that does not exist is full.
             limiter.adjust(keys.into_iter().map(refund).collect()).await.map(drop)
-        };
-        timeout_at(self.ends_at, adjusting).await.unwrap_or(Err(Error::DeadlineExceeded(self.deadline)))
+        });
+        match timeout_at(self.ends_at, adjusting).await {
+            Ok(Ok(adjusted)) => adjusted,
+            Ok(Err(error)) => Err(Error::other(error)),
+            Err(_) => Err(Error::DeadlineExceeded(self.deadline)),
+        }
     }
 }
 
@@ -494,6 +508,7 @@ fn override_of(descriptor: &RateLimitDescriptor, inherited: &Inherited) -> Resul
         RateLimitUnit::Year => Unit::Year,
     };
     let source = LimitSource::of_unit(limit.requests_per_unit, unit, inherited.is_continuous);
+    let is_nothing = source == LimitSource::Nothing;
     Ok(Some(DescriptorRule {
         label: "override".to_owned(),
         source,
@@ -504,7 +519,7 @@ fn override_of(descriptor: &RateLimitDescriptor, inherited: &Inherited) -> Resul
         is_quota: false,
         detailed_metric: false,
         metadata: None,
-        after_use: inherited.after_use,
+        after_use: inherited.after_use && !is_nothing,
         refunds: inherited.refunds,
         on_failure: inherited.on_failure,
         deadline: inherited.deadline,
@@ -571,17 +586,25 @@ async fn level(limiter: &Limiter, requested: &RequestedLimit<'_>) -> Result<(i64
     Ok((level.available(), level.next_refill_at().and_then(until)))
 }
 
-/// Gives buckets their changed quotas, which a request that takes tokens does, and a charge does not. Returns whether one may have
-/// changed.
+/// Gives buckets their changed quotas, as a request that takes tokens does, and a charge does not. Returns whether one changed.
 async fn adopt(limiter: &Limiter, levels: &[BucketLevel]) -> Result<bool, Error> {
-    // The level of a bucket that will change states no time, nor does that of a full bucket.
-    let changed: Vec<_> = levels.iter().filter(|level| level.full_at().is_none()).collect();
-    for level in &changed {
-        let rule = level.plan().map_or_else(|| Rule::Quota(level.quota()), |plan| Rule::Plan(plan.clone()));
-        let limit = Limit::new(level.key().clone(), rule);
-        limiter.throttle_limit(&limit, Throttle::remaining(u64::MAX)).await?;
+    let mut has_changed = false;
+    // The level of a bucket that will change states no time, like the level of a full bucket.
+    for level in levels.iter().filter(|level| level.full_at().is_none() && level.quota() != Quota::unlimited()) {
+        let known = match limiter.peek_limit(&Limit::new(level.key().clone(), Rule::Provisioned)).await {
+            Ok(known) => known,
+            // The charge creates the bucket.
+            Err(AdminError::Store(Error::Take(TakeError::UnknownBucket(_)))) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if (known.quota(), known.plan()) != (level.quota(), level.plan()) {
+            let rule = level.plan().map_or_else(|| Rule::Quota(level.quota()), |plan| Rule::Plan(plan.clone()));
+            let limit = Limit::new(level.key().clone(), rule);
+            limiter.throttle_limit(&limit, Throttle::remaining(u64::MAX)).await?;
+            has_changed = true;
+        }
     }
-    Ok(!changed.is_empty())
+    Ok(has_changed)
 }
 
 async fn reserve(limiter: &Limiter, group: &[&RequestedLimit<'_>], is_refundable: bool) -> Result<Reservation, Error> {

@@ -13,23 +13,29 @@ use http::uri::Authority;
 use http::{HeaderValue, Request, StatusCode, Version};
 use tokio::time::timeout;
 
-use crate::occasion::Occasion;
 use crate::problem::Problem;
+use crate::warning_interval::WarningInterval;
 
 /// The conditions of the endpoints for clients.
 #[derive(Clone)]
 pub(crate) struct Guard {
     /// The token that requests must have.
-    pub(crate) token: Option<Arc<str>>,
+    token: Option<Arc<str>>,
     /// Whether the endpoints that programs call by this host's address refuse the names of other hosts.
-    pub(crate) requires_address: bool,
-    /// Warnings of refused requests.
-    refused: Arc<Occasion>,
+    requires_address: bool,
+    warnings: Arc<Warnings>,
+}
+
+/// The warnings of refused requests.
+#[derive(Debug, Default)]
+struct Warnings {
+    unauthorized: WarningInterval,
+    without_http2: WarningInterval,
 }
 
 impl Guard {
     pub(crate) fn new(token: Option<Arc<str>>, requires_address: bool) -> Self {
-        Self { token, requires_address, refused: Arc::default() }
+        Self { token, requires_address, warnings: Arc::default() }
     }
 
     /// Refuses requests without the token, requests for another host, gRPC without HTTP/2, and requests that take too long, such
@@ -41,7 +47,9 @@ impl Guard {
             && !has_token(&request, token)
         {
             metrics::counter!(UNAUTHORIZED).increment(1);
-            guard.warn("requests without the token are refused");
+            if guard.warnings.unauthorized.is_due() {
+                tracing::warn!("requests without the token are refused");
+            }
             let detail = "the request has no valid token: send `authorization: Bearer TOKEN`";
             let mut answer = Problem::new(StatusCode::UNAUTHORIZED, detail).into_response();
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -49,10 +57,10 @@ impl Guard {
         }
         // A page of a browser cannot send gRPC, and a proxy that speaks HTTP/1.1 would not understand its answer.
         if GRPC.iter().any(|service| path.starts_with(service)) && !is_grpc(&request) {
-            guard.warn(
-                "gRPC without HTTP/2 is refused: in Envoy, set http2_protocol_options for the cluster of this server",
-            );
-            let detail = "this is no gRPC: use HTTP/2 and `content-type: application/grpc`";
+            if guard.warnings.without_http2.is_due() {
+                tracing::warn!("gRPC without HTTP/2 is refused: in Envoy, set http2_protocol_options for this cluster");
+            }
+            let detail = "this is not a gRPC request: use HTTP/2 and `content-type: application/grpc`";
             return Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail).into_response();
         }
         // Proxies state the client's host at the other endpoints.
@@ -69,12 +77,6 @@ impl Guard {
             )
         };
         timeout(LONGEST, next.run(request)).await.unwrap_or_else(|_| too_slow().into_response())
-    }
-
-    fn warn(&self, message: &str) {
-        if self.refused.is_due() {
-            tracing::warn!("{message}");
-        }
     }
 }
 

@@ -15,7 +15,6 @@ mod guard;
 mod json;
 mod limiters;
 mod listener;
-mod occasion;
 mod problem;
 mod proto;
 mod rls;
@@ -23,6 +22,7 @@ mod run;
 mod server;
 mod tls;
 mod v1;
+mod warning_interval;
 
 pub use address::{Address, AddressError};
 pub use config::{Config, ConfigError};

@@ -23,7 +23,7 @@ use tower::util::MapRequestLayer;
 
 use crate::Address;
 use crate::first_request::FirstRequest;
-use crate::occasion::Occasion;
+use crate::warning_interval::WarningInterval;
 
 /// A socket that is bound.
 pub(crate) enum Listener {
@@ -99,7 +99,7 @@ impl Listener {
         mut ended: watch::Receiver<bool>,
     ) {
         let (connections, graceful) = (Arc::new(Semaphore::new(max_connections)), GracefulShutdown::new());
-        let refused = Occasion::default();
+        let warning_interval = WarningInterval::default();
         loop {
             let accepting = async {
                 let permit = Arc::clone(&connections).acquire_owned().await;
@@ -112,7 +112,7 @@ impl Listener {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if refused.is_due() {
+                    if warning_interval.is_due() {
                         tracing::warn!(%error, "a connection is not accepted");
                     }
                     sleep(PAUSE).await;

@@ -146,4 +146,4 @@ pub(crate) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Re
 }
 
 /// The longest body, in bytes.
-pub(crate) const MAX_BODY: usize = 64 << 10;
+const MAX_BODY: usize = 64 << 10;

@@ -29,7 +29,7 @@ impl TestStore for Silent {
 fn server(on_error: &str) -> anyhow::Result<Server> {
     let limiter = Limiter::builder(AnyStore::new(Silent)).deadline(Duration::from_secs(1)).build(Rule::Provisioned)?;
     let yaml = format!(
-        "{{domain: edge, tollgate: {{on_error: {on_error}}}, descriptors: [{{key: a, rate_limit: {{unit: day, requests_per_unit: 5}}}}, {{key: quota, quota_mode: true, rate_limit: {{unit: day, requests_per_unit: 5}}}}], \
+        "{{domain: edge, tollgate: {{on_error: {on_error}}}, descriptors: [{{key: a, rate_limit: {{unit: day, requests_per_unit: 5}}}}, {{key: shadow, shadow_mode: true, rate_limit: {{unit: day, requests_per_unit: 5}}}}, {{key: quota, quota_mode: true, rate_limit: {{unit: day, requests_per_unit: 5}}}}], \
          checks: {{login: {{key: [x], limits: [5/h], on_error: {on_error}}}}}}}"
     );
     Ok(Server::new(&limiter, Arc::new(MemoryStore::new()), Config::parse(&yaml)?)?)
@@ -79,5 +79,19 @@ async fn open_circuit_breaker_answers_at_once() -> anyhow::Result<()> {
     let before = tokio::time::Instant::now();
     ensure!(answer_to(&server, json("a")?).await?.0 == StatusCode::OK);
     ensure!(before.elapsed().is_zero(), "the time of the runtime stands still while nothing waits");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_at_a_limit_in_shadow_mode_is_never_denied() -> anyhow::Result<()> {
+    let server = server("closed")?;
+    for (key, status) in [("shadow", StatusCode::OK), ("a", StatusCode::TOO_MANY_REQUESTS)] {
+        let body = format!(
+            r#"{{"domain": "edge", "descriptors": [{{"entries": [{{"key": "{key}", "value": "x"}}], "hitsAddend": "0"}}]}}"#
+        );
+        let request = Request::post("/json").header("content-type", "application/json").body(Body::from(body))?;
+        let (found, body) = answer_to(&server, request).await?;
+        ensure!(found == status, "{key}: {found} {body}");
+    }
     Ok(())
 }

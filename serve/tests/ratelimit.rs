@@ -341,6 +341,9 @@ async fn keys_that_only_pay_after_use_get_their_changed_limits() -> anyhow::Resu
     world.server.set_config(Config::parse(&yaml("1000/h; day: 5/day"))?)?;
     ensure!(ask("a=lowered", 0).await? && ask("a=lowered", 5).await?);
     ensure!(!ask("a=lowered", 0).await?, "the second limit holds five");
+
+    world.server.set_config(Config::parse(&yaml("10/h; day: unlimited"))?)?;
+    ensure!(ask("a=partly unlimited", 0).await?);
     Ok(())
 }
 

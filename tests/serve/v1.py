@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import json
+import re
 import socket
 import sqlite3
 import time
@@ -279,6 +280,21 @@ def operators(admin, server):
         refused = admin.get(path, {"Host": "tollgate.example"})
         is_problem(f"{path}: another name of the host", refused, 421, "address")
         equal(f"{path}: localhost", admin.get(path, {"Host": "localhost:9090"}).status, 200)
+
+
+def leases(server, admin):
+    """A busy key is served from prefetched tokens."""
+    body = {"domain": "edge", "descriptors": [{"entries": [{"key": "busy", "value": "x"}]}]}
+    leased = None
+    for _ in range(20):
+        for _ in range(200):
+            answer = server.post("/json", body)
+            if answer.status != 200:
+                equal("a busy key passes", answer.status, 200)
+        leased = re.search(rb'^tollgate_decisions_total{[^}]*source="lease"[^}]*} [1-9]', admin.get("/metrics").body, re.M)
+        if leased:
+            break
+    check("a busy key is served from a lease", leased, admin.get("/metrics").body)
 
 
 def token(server, metrics, secret):

@@ -179,7 +179,7 @@ fn rule(
     if inherited.refunds && matches!(source, LimitSource::Rule(Rule::Window(_))) {
         return Err(ConfigError::at(
             place,
-            "a sliding window takes nothing back: give a quota, or leave out `refunds`",
+            "a sliding window takes nothing back: give a quota, or set `refunds: false` for this limit",
         ));
     }
     if inherited.after_use && matches!(source, LimitSource::Rule(Rule::Window(_)) | LimitSource::Nothing) {
