@@ -85,6 +85,10 @@ async fn open_circuit_breaker_answers_at_once() -> anyhow::Result<()> {
 #[tokio::test(start_paused = true)]
 async fn look_at_a_limit_in_shadow_mode_is_never_denied() -> anyhow::Result<()> {
     let server = server("closed")?;
+    // Opens the circuit breaker, and begins to test the store.
+    for _ in 0..17 {
+        answer_to(&server, json("a")?).await?;
+    }
     for (key, status) in [("shadow", StatusCode::OK), ("a", StatusCode::TOO_MANY_REQUESTS)] {
         let body = format!(
             r#"{{"domain": "edge", "descriptors": [{{"entries": [{{"key": "{key}", "value": "x"}}], "hitsAddend": "0"}}]}}"#
