@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use axum::body::Body;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tokio::time::timeout;
 use tollgate::model::Outcome;
 use tollgate::store::TestStore;
-use tollgate::{Adjusted, Adjustment, AnyStore, Error, Limiter, MemoryStore, Rule, Take, TakeError};
+use tollgate::{
+    Adjusted, Adjustment, AnyStore, Error, Key, Limiter, MemoryStore, Rule, Store as _, Take, TakeError, Throttle,
+};
 use tollgate_serve::{Config, Server};
 use tower::ServiceExt;
 
@@ -23,6 +28,27 @@ impl TestStore for Silent {
 
     async fn adjust(&self, _: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
         std::future::pending().await
+    }
+}
+
+/// A store whose adjustments wait for a permit.
+struct Held {
+    memory: Arc<MemoryStore>,
+    permits: Arc<Semaphore>,
+}
+
+impl TestStore for Held {
+    async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
+        self.memory.take(takes).await
+    }
+
+    async fn adjust(&self, adjustments: &[Adjustment]) -> Result<Vec<Result<Adjusted, TakeError>>, Error> {
+        self.permits.acquire().await.map_err(Error::other)?.forget();
+        self.memory.adjust(adjustments).await
+    }
+
+    async fn throttle(&self, key: &Key, rule: &Rule, throttle: Throttle) -> Result<bool, Error> {
+        self.memory.throttle(key, rule, throttle).await
     }
 }
 
@@ -98,4 +124,24 @@ async fn look_at_a_limit_in_shadow_mode_is_never_denied() -> anyhow::Result<()> 
         ensure!(found == status, "{key}: {found} {body}");
     }
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn usage_counts_after_its_caller_has_left() -> anyhow::Result<()> {
+    let (memory, permits) = (Arc::new(MemoryStore::new()), Arc::new(Semaphore::new(0)));
+    let held = Held { memory: Arc::clone(&memory), permits: Arc::clone(&permits) };
+    let limiter = Limiter::builder(AnyStore::new(held)).build(Rule::Provisioned)?;
+    let yaml = "{domain: edge, descriptors: [{key: a, rate_limit: {tollgate: {limit: 100/h, after_use: true}}}]}";
+    let server = Server::new(&limiter, Arc::clone(&memory), Config::parse(yaml)?)?;
+    let caller = timeout(Duration::from_millis(1), answer_to(&server, json("a")?)).await;
+    ensure!(caller.is_err(), "the caller has left before the charge");
+    permits.add_permits(8);
+    let of_memory = Limiter::new(memory, Rule::Provisioned)?;
+    for _ in 0..1000 {
+        if of_memory.peek("4=edge 1=a x").await.is_ok_and(|level| level.available() == 99) {
+            return Ok(());
+        }
+        yield_now().await;
+    }
+    bail!("the usage is lost")
 }
