@@ -190,6 +190,26 @@ class Trial:
         equal("/check/login: an untrusted peer cannot name its client", found, [200] * 3 + [429])
         equal("/check/nosuch: not found", fetch(where, "/check/nosuch").status, 404)
 
+    def reload(self):
+        """Changes of the file, of which those with a mistake leave the configuration as it was."""
+        file, where = self.directory / "reload.yaml", free_address()
+        text = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: { unit: day, requests_per_unit: 5 }\n"
+        file.write_text(text)
+        process = self.tollgate("tollgate with a file", file, where)
+        for name, changed, line in [
+            ("an emptied file", "", b"# not in force: the configuration is empty"),
+            ("a mistake", text.replace("day", "fortnight"), b"# not in force: "),
+            ("a correct file", text.replace("5", "7"), b"edge a: 7 per calendar 1d\n"),
+        ]:
+            file.write_text(changed)
+            process.process.send_signal(signal.SIGHUP)
+            deadline = time.monotonic() + 30
+            while line not in (config := fetch(process.admin, "/config").body) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            check(f"reload: /config tells of {name}", line in config, config)
+            limit = b"7" if b"7" in line else b"5"
+            check(f"reload: {name} leaves a limit of {limit.decode()}", b"edge a: " + limit in config, config)
+
     # JSON.
 
     def endpoints(self):
@@ -329,6 +349,7 @@ class Trial:
         process = self.tollgate("tollgate with leases", "edge.yaml", leasing, "--lease")
         self.json(leasing)
         v1.leases(v1.Server(leasing), v1.Server(process.admin))
+        self.reload()
         self.envoy("envoy over tcp", over_tcp, tcp)
         over_unix = self.tollgate("tollgate over unix", "edge.yaml", socket)
         self.grpcurl(socket)

@@ -318,6 +318,8 @@ def unusual(server, admin, path, database):
     for unknown in ("/nosuch", "/v1/nosuch", "/check/", "/livez/", "/metrics"):
         is_problem(f"GET {unknown}", server.get(unknown), 404)
     is_problem("GET /check/%FF", server.get("/check/%FF"), 400)
+    for called in ("/v1/peek?key=a&limit=1/s", "/json"):
+        is_problem(f"{called}: another host", server.get(called, {"Host": "tollgate.example"}), 421, "address")
     # As a page of a browser, or an Envoy without HTTP/2.
     for kind in ("text/plain", "application/grpc"):
         is_problem(f"gRPC as {kind} over HTTP/1.1", server.post(METHOD, b"", {"Content-Type": kind}), 415, "HTTP/2")
