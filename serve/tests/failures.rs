@@ -32,12 +32,12 @@ impl TestStore for Silent {
 }
 
 /// A store whose adjustments wait for a permit.
-struct Held {
+struct Blocked {
     memory: Arc<MemoryStore>,
     permits: Arc<Semaphore>,
 }
 
-impl TestStore for Held {
+impl TestStore for Blocked {
     async fn take(&self, takes: &[Take]) -> Result<Vec<Outcome>, Error> {
         self.memory.take(takes).await
     }
@@ -129,8 +129,8 @@ async fn look_at_a_limit_in_shadow_mode_is_never_denied() -> anyhow::Result<()> 
 #[tokio::test(start_paused = true)]
 async fn usage_counts_after_its_caller_has_left() -> anyhow::Result<()> {
     let (memory, permits) = (Arc::new(MemoryStore::new()), Arc::new(Semaphore::new(0)));
-    let held = Held { memory: Arc::clone(&memory), permits: Arc::clone(&permits) };
-    let limiter = Limiter::builder(AnyStore::new(held)).build(Rule::Provisioned)?;
+    let blocked = Blocked { memory: Arc::clone(&memory), permits: Arc::clone(&permits) };
+    let limiter = Limiter::builder(AnyStore::new(blocked)).build(Rule::Provisioned)?;
     let yaml = "{domain: edge, descriptors: [{key: a, rate_limit: {tollgate: {limit: 100/h, after_use: true}}}]}";
     let server = Server::new(&limiter, Arc::clone(&memory), Config::parse(yaml)?)?;
     let caller = timeout(Duration::from_millis(1), answer_to(&server, json("a")?)).await;
