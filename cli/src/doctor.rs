@@ -9,7 +9,6 @@ use tollgate::{
 };
 use uuid::Uuid;
 
-use crate::database::{Engine, Missing, close, open};
 use crate::lock_timeout::with_lock_timeout;
 use crate::output::{progress, width_to_fit};
 use crate::text::counted;
@@ -178,16 +177,8 @@ async fn calls<DB: Migrate + Examine>(pool: &Pool<DB>, report: &mut DoctorReport
     }
 }
 
-/// Makes the calls of a service on connections of their own. Returns what hinders them.
-pub(crate) async fn try_calls<DB: Engine>(url: &str) -> anyhow::Result<()> {
-    let store = open::<DB>(url, Missing::Refuse).await?;
-    let tried = with_lock_timeout(take(store.pool())).await;
-    close(store.pool()).await;
-    tried
-}
-
-/// Takes tokens of each kind of limit, and gives some back.
-async fn take<DB: Migrate>(pool: &Pool<DB>) -> anyhow::Result<()> {
+/// Takes tokens of each kind of limit, gives some back, and rolls all of it back.
+pub(crate) async fn take<DB: Migrate>(pool: &Pool<DB>) -> anyhow::Result<()> {
     let id = Uuid::new_v4();
     let key = |name: &str| Key::try_from(format!("tollgate-doctor/{id}/{name}"));
     let rule = || Rule::try_from("2/h");

@@ -15,8 +15,9 @@ use tollgate::store::Durability;
 use tollgate::{AnyStore, Limiter, Rule, SqlStore};
 use tollgate_serve::{Address, BoardSource, Config, Options, ServeError, Server, Tls};
 
-use crate::database::Engine;
+use crate::database::{Engine, Missing, close, open};
 use crate::exit::CliError;
+use crate::lock_timeout::with_lock_timeout;
 use crate::output::say;
 use crate::{doctor, failure, redact, times};
 
@@ -151,7 +152,7 @@ impl Args {
         };
         let url = url.to_owned();
         tokio::spawn(async move {
-            if let Err(error) = doctor::try_calls::<DB>(&url).await {
+            if let Err(error) = try_calls::<DB>(&url).await {
                 let cause = failure::chain(&error);
                 tracing::error!(%cause, "the database cannot decide requests: run `tollgate doctor`");
             }
@@ -173,6 +174,14 @@ impl Args {
             }
         }
     }
+}
+
+/// Makes the calls of a service on connections of their own. Returns what hinders them.
+async fn try_calls<DB: Engine>(url: &str) -> anyhow::Result<()> {
+    let store = open::<DB>(url, Missing::Refuse).await?;
+    let tried = with_lock_timeout(doctor::take(store.pool())).await;
+    close(store.pool()).await;
+    tried
 }
 
 fn filter() -> tracing_subscriber::EnvFilter {
