@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from expect import check, equal, passed
+from expect import check, end, equal
 from programs import Failed, Process, environment, fetch, free_address
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ class Page:
             self.administrator(f"grant create on database {self.name} to {roles[0]}")
             yield
         finally:
-            # PostgreSQL of version 13 ends the connections that are left.
+            # With the connections that a stopped server left.
             self.administrator(f"drop database {self.name} with (force)", f"drop role {', '.join(roles)}")
 
     def follow(self):
@@ -135,7 +135,6 @@ class Page:
     def envoy(self):
         """Envoy with ops/envoy.yaml, whose cluster the page replaces."""
         cluster = next(text for language, text in self.blocks if language == "yaml")
-        # A backslash at the end of a line continues a string.
         cluster = "".join(f"    {line}\n" for line in cluster.splitlines())
         before, found, _ = (REPOSITORY / "ops/envoy.yaml").read_text().partition("    - name: ratelimit\n")
         check("the page: ops/envoy.yaml ends with the cluster", found)
@@ -172,10 +171,7 @@ def main():
             failure = str(error)
             for process in page.processes:
                 failure += f"\n\nThe last lines of {process.name}:\n{process.tail()}".rstrip()
-    if failure is not None:
-        print(f"FALSE {failure}", flush=True)
-    print(f"{passed()} passed, {1 if failure else 0} failed")
-    sys.exit(1 if failure else 0)
+    end(failure)
 
 
 if __name__ == "__main__":

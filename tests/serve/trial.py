@@ -20,7 +20,7 @@ import grpc
 import openapi
 import rls
 import v1
-from expect import check, equal, passed
+from expect import check, end, equal
 from programs import Failed, Process, Upstream, environment, fetch, free_address
 
 HERE = Path(__file__).parent
@@ -380,10 +380,7 @@ def main():
             failure = str(error) if isinstance(error, Failed) else "".join(traceback.format_exception(error))
             for process in trial.processes[-2:]:
                 failure += f"\n\nThe last lines of {process.name}:\n{process.tail()}".rstrip()
-    if failure is not None:
-        print(f"FALSE {failure}", flush=True)
-    print(f"{passed()} passed, {1 if failure else 0} failed")
-    sys.exit(1 if failure else 0)
+    end(failure)
 
 
 if __name__ == "__main__":
