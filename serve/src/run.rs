@@ -111,8 +111,8 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
         let tls = tls.clone().filter(|_| matches!(listener, Listener::Tcp(_)));
         serving.spawn(listener.serve(routes.clone(), tls, max_connections, ended.clone()));
     }
-    let handles = [&operators, &collectors].into_iter().flatten();
-    let keeping = handles.map(|(_, metrics)| metrics.clone()).next().map(|metrics| {
+    let recorded = operators.as_ref().or(collectors.as_ref());
+    let keeping = recorded.map(|(_, metrics)| metrics.clone()).map(|metrics| {
         tokio::spawn(async move {
             loop {
                 sleep(UPKEEP).await;
