@@ -109,10 +109,12 @@ begin
   end if;
   set io_newest = v_end;
   update token_windows
-     set counts = io_counts, newest = v_end, granted = granted + p_cost,
+     set counts = io_counts, newest = v_end,
+         -- An unused window has forgotten nothing, even if the clock was set back since the window was created. Before
+         -- granted changes, because assignments are made from left to right.
+         since = if(granted = 0, p_now, greatest(since, coalesce(v_forgotten, 0))), granted = granted + p_cost,
          last_wait = p_at - p_now, max_requests = coalesce(p_max_requests, max_requests), interval_ns = v_interval,
-         resolution_ns = io_resolution,
-         since = greatest(since, coalesce(v_forgotten, 0))
+         resolution_ns = io_resolution
    where id = p_id;
 end;
 

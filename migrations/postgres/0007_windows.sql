@@ -79,8 +79,9 @@ declare
   v_last int;
   v_join int;
 begin
-  p_window.since := greatest(
-    p_window.since, (select max(e) from unnest(p_window.ends) as u (e) where e <= p_now - v_kept));
+  -- An unused window has forgotten nothing, even if the clock was set back since the window was created.
+  p_window.since := case when p_window.granted = 0 then p_now else greatest(
+    p_window.since, (select max(e) from unnest(p_window.ends) as u (e) where e <= p_now - v_kept)) end;
   select coalesce(pg_catalog.array_agg(e order by e), '{}'), coalesce(pg_catalog.array_agg(c order by e), '{}')
     into p_window.ends, p_window.counts
     from unnest(p_window.ends, p_window.counts) as u (e, c)

@@ -67,7 +67,8 @@ impl Ring {
         let kept = window.interval_ns.max(self.retention_ns);
         let forgotten = self.counts.partition_point(|(end, _)| *end <= now - kept);
         let until = self.counts.drain(..forgotten).next_back().map_or(i64::MIN, |(end, _)| end);
-        self.since = self.since.max(until);
+        // An unused window has forgotten nothing, even if the clock was set back since the window was created.
+        self.since = if self.granted == 0 { now } else { self.since.max(until) };
         // A request with a longer interval still finds its counts, until only the new count is left.
         self.retention_ns = if self.counts.is_empty() { window.interval_ns } else { kept };
         match self.counts.last_mut() {
@@ -306,6 +307,14 @@ mod tests {
         assert!(take(&mut ring, &window, START + 200 * MS, 10, 0).is_some());
         assert_eq!(ring.give_back(first, 10), 0);
         assert_eq!(take(&mut ring, &window, START + 300 * MS, 1, 0), None);
+    }
+
+    #[test]
+    fn unused_window_gives_back_after_a_clock_set_back() {
+        let window = window(10, 60_000, 1000);
+        let mut ring = Ring { since: START, ..Ring::default() };
+        let first = take(&mut ring, &window, START - 100_000 * MS, 1, 0).expect("there is room");
+        assert_eq!(ring.give_back(first, 1), 1);
     }
 
     #[test]

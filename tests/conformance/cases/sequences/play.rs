@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use tollgate::{
     Adjusted, Adjustment, Admin, Key, Limiter, Mode, Quota, Reservation, Store, Take, TakeError,
     admin::{BucketLevel, Override},
+    model::{Limits, NamedLimit},
     store::SharedWindows,
 };
 use tollgate_tests::scenarios::World;
@@ -162,9 +163,12 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// The keys, and the ids of the buckets that a further limit of a plan can have.
+    /// The ids of the buckets that a request can name: a key up to four times, each with the further limit of a plan.
     fn buckets(&self) -> Vec<Key> {
-        self.cast.keys.iter().flat_map(|key| [key.clone(), key.limit(&further_limit())]).collect()
+        let times = std::iter::repeat_n(NamedLimit::from(Quota::unlimited()), 4);
+        let times = Limits::new(times).expect("limits without names");
+        let each = self.cast.keys.iter().flat_map(|key| [key.clone(), key.limit(&further_limit())]);
+        each.flat_map(|key| times.buckets(&key).map(|(id, _)| id).collect::<Vec<_>>()).collect()
     }
 
     /// Whether each key's bucket is full and its window empty, and their counts of grants.
