@@ -33,7 +33,7 @@ pub struct Setup {
     pub layered: LayeredOn,
     /// Whether each case keeps all processors busy, and so runs while no other case does.
     pub runs_alone: bool,
-    /// Whether the cases have a new seed in each run, or count tokens under load. A failure is a fault, however rare.
+    /// Whether the cases try random values, or count tokens under load. A failure is a fault, however rare.
     pub is_random: bool,
 }
 

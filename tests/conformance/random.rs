@@ -1,5 +1,5 @@
-//! Properties over random values: equal ones in every run, and a few of a new seed. A failure names its seed, which
-//! `TOLLGATE_SEED` replays.
+//! Random values of seeds: the same seeds in every run, so that a change does not fail for what others left, and new ones in
+//! `scripts/test --long`. A failure names its seed, which `TOLLGATE_SEED` replays.
 
 use std::future::Future;
 
@@ -7,6 +7,18 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
+use tollgate_tests::rounds::long;
+
+/// The seeds of a case: the usual ones, and in a long run also new ones.
+pub(crate) fn seeds(usual: impl IntoIterator<Item = u64>) -> anyhow::Result<Vec<u64>> {
+    match std::env::var("TOLLGATE_SEED") {
+        Ok(seed) => Ok(vec![seed.parse()?]),
+        Err(_) => {
+            let new = NEW_SEEDS * long()?.unwrap_or(0);
+            Ok(usual.into_iter().chain((0..new).map(|_| fastrand::u64(..))).collect())
+        }
+    }
+}
 
 /// Checks `cases` values, and shrinks the first one that fails.
 pub(crate) fn check<S, F>(cases: u32, values: &S, property: impl Fn(S::Value) -> F) -> anyhow::Result<()>
@@ -16,7 +28,10 @@ where
 {
     let seeds = match std::env::var("TOLLGATE_SEED") {
         Ok(seed) => vec![(seed.parse()?, cases)],
-        Err(_) => vec![(SEED, cases), (fastrand::u64(..), cases.div_ceil(8))],
+        Err(_) => {
+            let new = long()?.map(|times| (fastrand::u64(..), times * cases.div_ceil(8)));
+            std::iter::once((SEED, cases)).chain(new).collect()
+        }
     };
     for (seed, cases) in seeds {
         let config = Config {
@@ -37,3 +52,4 @@ where
 }
 
 const SEED: u64 = 2_026;
+const NEW_SEEDS: u32 = 2;

@@ -7,19 +7,16 @@ use tollgate::{
     Admin, Key, Mode, Quota, Rule, Store, Take,
     admin::{BucketLevel, Override},
 };
-use tollgate_tests::rounds::rounds;
 use tollgate_tests::scenarios::World;
 use tollgate_tests::scenarios::memory::Memory;
 
 use crate::engines::Kind;
 use crate::pools::injected;
+use crate::random::seeds;
 use crate::test_db::TestDb;
 
 pub(super) async fn equal_requests_are_answered_one_by_one(db: TestDb) -> anyhow::Result<()> {
-    let mut seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
-        Ok(seed) => vec![seed.parse()?],
-        Err(_) => (1..=SEEDS).chain((0..rounds(NEW_SEEDS)?).map(|_| fastrand::u64(..))).collect(),
-    };
+    let mut seeds = seeds(1..=SEEDS)?;
     // After the first override, PostgreSQL uses other routines: seeds without overrides run first.
     seeds.sort_by_key(|seed| has_overrides(*seed));
     let own = if db.engine.kind == Kind::Postgres { Some(injected(&db).await?) } else { None };
@@ -117,8 +114,7 @@ fn quota(place: usize) -> Quota {
     ["7/s burst 20", "5 per 2s", "4/s burst 7"][place].parse().expect("each is a quota")
 }
 
-const SEEDS: u64 = 8;
-const NEW_SEEDS: u32 = 2;
+const SEEDS: u64 = 10;
 const RUNS: usize = 12;
 const START: i64 = 1_800_057_600_000_000_000;
 const SECOND: i64 = 1_000_000_000;

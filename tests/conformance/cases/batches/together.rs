@@ -3,23 +3,19 @@
 use anyhow::{Context, ensure};
 use fastrand::Rng;
 use tollgate::{Admin, Decision, Key, Limit, Quota, Rule, Store, Take};
-use tollgate_tests::rounds::rounds;
 use tollgate_tests::scenarios::World;
 use tollgate_tests::scenarios::memory::Memory;
 
 use crate::engines::Kind;
 use crate::pools::injected;
+use crate::random::seeds;
 use crate::test_db::TestDb;
 
 pub(super) async fn batches_of_several_limits_are_decided_one_by_one(db: TestDb) -> anyhow::Result<()> {
-    let seeds: Vec<u64> = match std::env::var("TOLLGATE_SEED") {
-        Ok(seed) => vec![seed.parse()?],
-        Err(_) => (1..=SEEDS).chain((0..rounds(NEW_SEEDS)?).map(|_| fastrand::u64(..))).collect(),
-    };
     // After the first override, PostgreSQL decides each request by itself, so the case has its own database there.
     let own = if db.engine.kind == Kind::Postgres { Some(injected(&db).await?) } else { None };
     let db = own.as_ref().map_or(&db, |(_, session)| session);
-    for seed in seeds {
+    for seed in seeds(1..=SEEDS)? {
         Box::pin(play(db, Rng::with_seed(seed))).await.with_context(|| format!("TOLLGATE_SEED={seed} replays this"))?;
     }
     Ok(())
@@ -101,8 +97,7 @@ fn quota(place: usize) -> Quota {
 }
 
 const KEYS: usize = 8;
-const SEEDS: u64 = 8;
-const NEW_SEEDS: u32 = 2;
+const SEEDS: u64 = 10;
 const BATCHES: usize = 6;
 const START: i64 = 1_800_057_600_000_000_000;
 const SECOND: i64 = 1_000_000_000;
