@@ -23,6 +23,7 @@ use tower::util::MapRequestLayer;
 
 use crate::Address;
 use crate::first_request::FirstRequest;
+use crate::tls::Certificate;
 use crate::warning_interval::WarningInterval;
 
 /// A socket that is bound.
@@ -94,7 +95,7 @@ impl Listener {
     pub(crate) async fn serve(
         self,
         routes: Router,
-        tls: Option<TlsAcceptor>,
+        tls: Option<Arc<Certificate>>,
         max_connections: usize,
         mut ended: watch::Receiver<bool>,
     ) {
@@ -119,7 +120,8 @@ impl Listener {
                     continue;
                 }
             };
-            let (routes, tls, watcher) = (routes.clone(), tls.clone(), graceful.watcher());
+            let (routes, watcher) = (routes.clone(), graceful.watcher());
+            let tls = tls.as_deref().map(|certificate| TlsAcceptor::from(certificate.config()));
             tokio::spawn(async move {
                 let _permit = permit;
                 let stream: Box<dyn Stream> = match tls {

@@ -17,6 +17,7 @@ use tollgate::Error;
 use crate::config::Sources;
 use crate::guard::Guard;
 use crate::listener::Listener;
+use crate::tls::Certificate;
 use crate::{Address, BoardSource, Config, ConfigError, Server, Tls, admin};
 
 /// Where a server listens, and whom it lets in.
@@ -73,14 +74,14 @@ pub enum ServeError {
 
 /// Serves until `shutdown` ends. Then answers the requests that it has, for at most ten seconds, and gives leased tokens back.
 ///
-/// Loads the configuration again when its files change, or on SIGHUP. Files with a mistake change nothing: it is logged and shown
-/// to operators.
+/// Loads the configuration and the certificate again when their files change, or on SIGHUP. Files with a mistake change nothing:
+/// it is logged, and that of a configuration is shown to operators.
 ///
 /// # Errors
 ///
 /// Returns an error if an address, a certificate or the protection of an address is not valid. Nothing is served then.
 pub async fn run(server: Server, options: Options, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-    let tls = options.tls.as_ref().map(Tls::acceptor).transpose()?;
+    let tls = options.tls.map(Certificate::new).transpose()?.map(Arc::new);
     let is_protected = tls.is_some() || options.token.is_some() || options.insecure;
     let max_connections = if options.max_connections == 0 { MAX_CONNECTIONS } else { options.max_connections };
     let mut listeners = Vec::new();
@@ -128,7 +129,7 @@ pub async fn run(server: Server, options: Options, shutdown: impl Future<Output 
         let routes = admin::routes(Arc::clone(&server.state), metrics, options.board, ended.clone());
         serving.spawn(listener.serve(routes, None, MAX_OPERATORS, ended));
     }
-    let reloading = tokio::spawn(reload(server.clone(), options.config));
+    let reloading = tokio::spawn(reload(server.clone(), options.config, tls));
     server.set_ready(true).await;
     for address in &options.listen {
         tracing::info!(%address, "listening");
@@ -150,32 +151,43 @@ async fn bind(address: &Address) -> Result<Listener, ServeError> {
     Listener::bind(address).await.map_err(|error| ServeError::Listen(address.clone(), error))
 }
 
-/// Loads the configuration when its files change. Without files, SIGHUP changes nothing, and does not end the server either.
-async fn reload(server: Server, path: Option<PathBuf>) {
+/// Loads the configuration and the certificate when their files change, and does so at once on SIGHUP, which never ends the server.
+async fn reload(server: Server, path: Option<PathBuf>, certificate: Option<Arc<Certificate>>) {
     let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
-    let Some(path) = path else {
-        while hangups.recv().await.is_some() {}
-        return;
-    };
-    let mut known = Sources::read(&path);
+    let mut config = path.map(|path| (Sources::read(&path), path));
     loop {
         let is_requested = tokio::select! {
             _ = hangups.recv() => true,
             () = sleep(INTERVAL) => false,
         };
         // Contents and not notices tell of changes, because a mounted directory changes by its link alone.
-        let found = read(&path).await;
-        if !is_requested && found == known {
-            continue;
-        }
-        match load(&server, found.clone()).await {
-            Ok(()) => tracing::info!(path = %path.display(), "the configuration is loaded"),
-            Err(error) => {
-                server.config_failed(&error);
-                tracing::error!(%error, "the configuration is not loaded, and the previous one stays in force");
+        if let Some((known, path)) = &mut config {
+            let found = read(path).await;
+            if is_requested || found != *known {
+                apply(&server, path, found.clone()).await;
+                *known = found;
             }
         }
-        known = found;
+        if let Some(certificate) = certificate.clone() {
+            let refreshing = tokio::task::spawn_blocking(move || certificate.refresh());
+            match refreshing.await.ok().flatten() {
+                None => {}
+                Some(Ok(())) => tracing::info!("the certificate is loaded"),
+                Some(Err(error)) => {
+                    tracing::error!(%error, "the certificate is not loaded, and the previous one stays in use");
+                }
+            }
+        }
+    }
+}
+
+async fn apply(server: &Server, path: &Path, sources: Result<Sources, ConfigError>) {
+    match load(server, sources).await {
+        Ok(()) => tracing::info!(path = %path.display(), "the configuration is loaded"),
+        Err(error) => {
+            server.config_failed(&error);
+            tracing::error!(%error, "the configuration is not loaded, and the previous one stays in force");
+        }
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use tokio_rustls::TlsAcceptor;
 
 use crate::ServeError;
 
@@ -22,39 +24,89 @@ pub struct Tls {
     pub client_authority: Option<PathBuf>,
 }
 
-impl Tls {
-    pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, ServeError> {
-        let chain = certificates(&self.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| unreadable(&self.key, error))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unreadable(&self.certificate, error))?;
-        let builder = match &self.client_authority {
-            None => builder.with_no_client_auth(),
-            Some(file) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(file)? {
-                    roots.add(certificate).map_err(|error| unreadable(file, error))?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                    .build()
-                    .map_err(|error| unreadable(file, error))?;
-                builder.with_client_cert_verifier(verifier)
-            }
-        };
-        let mut config = builder.with_single_cert(chain, key).map_err(|error| unreadable(&self.certificate, error))?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
+/// The server's certificate as its files last were without a mistake.
+pub(crate) struct Certificate {
+    tls: Tls,
+    /// The files when they were last read, or why one could not be read.
+    read: Mutex<Result<PemFiles, String>>,
+    config: ArcSwap<ServerConfig>,
+}
+
+impl Certificate {
+    pub(crate) fn new(tls: Tls) -> Result<Self, ServeError> {
+        let read = PemFiles::read(&tls)?;
+        let config = ArcSwap::from_pointee(read.config(&tls)?);
+        Ok(Self { tls, read: Mutex::new(Ok(read)), config })
+    }
+
+    /// The settings for a new connection.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.config.load_full()
+    }
+
+    /// Reads the files, and uses them from the next connection on. `None`: they have not changed.
+    pub(crate) fn refresh(&self) -> Option<Result<(), ServeError>> {
+        let found = PemFiles::read(&self.tls);
+        let comparable = found.as_ref().map(PemFiles::clone).map_err(ToString::to_string);
+        let mut read = self.read.lock();
+        if *read == comparable {
+            return None;
+        }
+        *read = comparable;
+        Some(found.and_then(|files| files.config(&self.tls)).map(|config| self.config.store(Arc::new(config))))
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ServeError> {
-    let certificates = CertificateDer::pem_file_iter(file).map_err(|error| unreadable(file, error))?;
-    let certificates: Vec<_> = certificates.collect::<Result<_, _>>().map_err(|error| unreadable(file, error))?;
-    if certificates.is_empty() { Err(unreadable(file, "it has no certificate")) } else { Ok(certificates) }
+/// The contents of the files.
+#[derive(Clone, PartialEq)]
+struct PemFiles {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_authority: Option<Vec<u8>>,
 }
 
-fn unreadable(file: &Path, error: impl std::fmt::Display) -> ServeError {
-    ServeError::Tls { file: file.to_owned(), reason: error.to_string() }
+impl PemFiles {
+    fn read(tls: &Tls) -> Result<Self, ServeError> {
+        let read = |file: &PathBuf| fs::read(file).map_err(|error: io::Error| unusable(file, error));
+        Ok(Self {
+            certificate: read(&tls.certificate)?,
+            key: read(&tls.key)?,
+            client_authority: tls.client_authority.as_ref().map(read).transpose()?,
+        })
+    }
+
+    fn config(&self, tls: &Tls) -> Result<ServerConfig, ServeError> {
+        let chain = certificates(&tls.certificate, &self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| unusable(&tls.key, error))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable(&tls.certificate, error))?;
+        let builder = match tls.client_authority.as_ref().zip(self.client_authority.as_ref()) {
+            None => builder.with_no_client_auth(),
+            Some((file, pem)) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(file, pem)? {
+                    roots.add(certificate).map_err(|error| unusable(file, error))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .build()
+                    .map_err(|error| unusable(file, error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| unusable(&tls.certificate, error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ServeError> {
+    let certificates: Vec<_> =
+        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| unusable(file, error))?;
+    if certificates.is_empty() { Err(unusable(file, "it has no certificate")) } else { Ok(certificates) }
+}
+
+fn unusable(file: &Path, reason: impl std::fmt::Display) -> ServeError {
+    ServeError::Tls { file: file.to_owned(), reason: reason.to_string() }
 }
