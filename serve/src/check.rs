@@ -1,4 +1,4 @@
-//! `/check/NAME`: forward authentication for nginx, Traefik and Caddy.
+//! `/check/NAME`: forward authentication for nginx, Traefik, Caddy and HAProxy.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -128,7 +128,8 @@ impl Listener {
                     None => stream,
                     Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
                         Ok(Ok(stream)) => Box::new(stream),
-                        _ => return,
+                        Ok(Err(error)) => return tracing::debug!(%error, "a client did not complete the TLS handshake"),
+                        Err(_) => return,
                     },
                 };
                 let has_begun = Arc::new(AtomicBool::new(false));

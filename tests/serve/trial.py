@@ -325,6 +325,21 @@ class Trial:
         self.forward_auth("Caddy", listen, "203.0.113.5")
         process.stop()
 
+    def haproxy(self, tollgate, where):
+        """HAProxy before a tollgate at WHERE. Stops that and starts it again."""
+        listen = free_address()
+        ops = HERE.parent.parent / "ops"
+        path = self.written("haproxy.cfg", LISTEN=listen, TOLLGATE=where, UPSTREAM=self.upstream.address, OPS=ops)
+        process = self.process("haproxy", [self.programs.haproxy, "-db", "-f", path], [listen])
+        self.forward_auth("HAProxy", listen, "203.0.113.7")
+        denied = fetch(listen, "/", {"X-Forwarded-For": "203.0.113.7"}, "POST", "a body")
+        is_denial("HAProxy: POST with a body", denied, HOUR)
+        tollgate.stop()
+        status = fetch(listen, "/", {"X-Forwarded-For": "203.0.113.8"}).status
+        equal("HAProxy: without tollgate, the next rule denies with 503", status, 503)
+        tollgate.start()
+        process.stop()
+
     def forward_auth(self, name, where, client):
         headers = {"X-Forwarded-For": client}
         found, reached = self.reaching_upstream(lambda: [fetch(where, "/", headers) for _ in range(4)])
@@ -361,12 +376,13 @@ class Trial:
         self.nginx(with_checks, checks)
         self.traefik(checks)
         self.caddy(checks)
+        self.haproxy(with_checks, checks)
         self.endpoints()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("tollgate", "envoy", "nginx", "traefik", "caddy", "grpcurl"):
+    for name in ("tollgate", "envoy", "nginx", "traefik", "caddy", "haproxy", "grpcurl"):
         parser.add_argument(f"--{name}", required=True, metavar="PROGRAM")
     programs = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
