@@ -50,14 +50,14 @@ fn record(state: &ServerState) {
         }
     }
     metrics::counter!("tollgate_serve_fallbacks_total").absolute(state.gate.limiters.fallbacks());
-    let has_failed = state.config_error.lock().is_some();
+    let has_failed = state.load_error().is_some();
     metrics::gauge!("tollgate_serve_config_load_error").set(if has_failed { 1.0 } else { 0.0 });
 }
 
-/// The configuration in force, and why a newer one is not.
+/// The configuration in force, and why a newer file is not.
 async fn config(State(state): State<Arc<ServerState>>) -> String {
     let mut text = String::new();
-    if let Some(error) = &*state.config_error.lock() {
+    if let Some(error) = state.load_error() {
         let _ = writeln!(text, "# not in force: {error}");
     }
     let config = state.gate.config.load();

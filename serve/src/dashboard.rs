@@ -115,7 +115,7 @@ fn complete(state: &ServerState, mut board: Value, error: Option<String>) -> Val
     board["database"]["fallbacks"] = state.gate.limiters.fallbacks().into();
     let files = state.gate.config.load().files.len();
     board["config"] = json!({
-        "loaded_at": timestamp(*state.loaded_at.lock()), "files": files, "error": &*state.config_error.lock(),
+        "loaded_at": timestamp(*state.loaded_at.lock()), "files": files, "error": state.load_error(),
     });
     board
 }

@@ -74,8 +74,8 @@ pub enum ServeError {
 
 /// Serves until `shutdown` ends. Then answers the requests that it has, for at most ten seconds, and gives leased tokens back.
 ///
-/// Loads the configuration and the certificate again when their files change, or on SIGHUP. Files with a mistake change nothing:
-/// it is logged, and that of a configuration is shown to operators.
+/// Loads the configuration and the certificate again when their files change, or on SIGHUP. Files with a mistake change nothing: it
+/// is logged and shown to operators.
 ///
 /// # Errors
 ///
@@ -169,12 +169,13 @@ async fn reload(server: Server, path: Option<PathBuf>, certificate: Option<Arc<C
             }
         }
         if let Some(certificate) = certificate.clone() {
-            let refreshing = tokio::task::spawn_blocking(move || certificate.refresh());
-            match refreshing.await.ok().flatten() {
-                None => {}
-                Some(Ok(())) => tracing::info!("the certificate is loaded"),
-                Some(Err(error)) => {
-                    tracing::error!(%error, "the certificate is not loaded, and the previous one stays in use");
+            let refreshing = tokio::task::spawn_blocking(move || certificate.refresh(is_requested));
+            let Some(loaded) = refreshing.await.ok().flatten() else { continue };
+            server.certificate_loaded(&loaded);
+            match loaded {
+                Ok(()) => tracing::info!("the certificate is loaded"),
+                Err(error) => {
+                    tracing::error!(%error, "the certificate is not loaded, and the previous one stays in use")
                 }
             }
         }

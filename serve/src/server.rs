@@ -30,7 +30,7 @@ use crate::problem::Problem;
 use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::rls::Rls;
-use crate::{Config, ConfigError, json, v1};
+use crate::{Config, ConfigError, ServeError, json, v1};
 
 /// A rate limit server over a limiter: Envoy's rate limit service, forward authentication and JSON.
 ///
@@ -65,7 +65,9 @@ pub(crate) struct State {
     /// Whether new requests are welcome.
     pub(crate) is_ready: AtomicBool,
     /// Why the configuration on the disk is not in force.
-    pub(crate) config_error: Mutex<Option<String>>,
+    config_error: Mutex<Option<String>>,
+    /// Why the certificate on the disk is not in use.
+    certificate_error: Mutex<Option<String>>,
     /// When the configuration in force was loaded.
     pub(crate) loaded_at: Mutex<SystemTime>,
     health: HealthReporter,
@@ -74,6 +76,14 @@ pub(crate) struct State {
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Why a file on the disk is not in force.
+    pub(crate) fn load_error(&self) -> Option<String> {
+        let of_config = self.config_error.lock().clone();
+        of_config.or_else(|| self.certificate_error.lock().clone())
     }
 }
 
@@ -94,6 +104,7 @@ impl Server {
             limiter: limiter.clone(),
             is_ready: AtomicBool::new(true),
             config_error: Mutex::new(None),
+            certificate_error: Mutex::new(None),
             loaded_at: Mutex::new(SystemTime::now()),
             health: HealthReporter::new(),
         };
@@ -117,6 +128,11 @@ impl Server {
     /// Records that the configuration on the disk is not in force.
     pub(crate) fn config_failed(&self, error: &ConfigError) {
         *self.state.config_error.lock() = Some(error.to_string());
+    }
+
+    /// Records whether the certificate on the disk is in use.
+    pub(crate) fn certificate_loaded(&self, loaded: &Result<(), ServeError>) {
+        *self.state.certificate_error.lock() = loaded.as_ref().err().map(ToString::to_string);
     }
 
     /// Returns the files of the configuration in force.

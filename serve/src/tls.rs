@@ -44,12 +44,12 @@ impl Certificate {
         self.config.load_full()
     }
 
-    /// Reads the files, and uses them from the next connection on. `None`: they have not changed.
-    pub(crate) fn refresh(&self) -> Option<Result<(), ServeError>> {
+    /// Reads the files, and uses them from the next connection on. `None`: they have not changed, and no load is requested.
+    pub(crate) fn refresh(&self, is_requested: bool) -> Option<Result<(), ServeError>> {
         let found = PemFiles::read(&self.tls);
         let comparable = found.as_ref().map(PemFiles::clone).map_err(ToString::to_string);
         let mut read = self.read.lock();
-        if *read == comparable {
+        if *read == comparable && !is_requested {
             return None;
         }
         *read = comparable;
@@ -77,7 +77,9 @@ impl PemFiles {
 
     fn config(&self, tls: &Tls) -> Result<ServerConfig, ServeError> {
         let chain = certificates(&tls.certificate, &self.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| unusable(&tls.key, error))?;
+        // The error can have the text of the key.
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|_| unusable(&tls.key, "it has no private key, or a malformed one"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -102,9 +104,11 @@ impl PemFiles {
 }
 
 fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ServeError> {
-    let certificates: Vec<_> =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| unusable(file, error))?;
-    if certificates.is_empty() { Err(unusable(file, "it has no certificate")) } else { Ok(certificates) }
+    // The error can have the text of a key in the same file.
+    match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(unusable(file, "it has no certificate, or a malformed one")),
+    }
 }
 
 fn unusable(file: &Path, reason: impl std::fmt::Display) -> ServeError {
