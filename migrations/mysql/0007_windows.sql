@@ -210,12 +210,7 @@ begin
       leave decide;
     end if;
 
-    if v_last_wait is null and p_request_id is null and not p_counting and not o_mode <=> 'block'
-       and p_cost > p_max_requests - p_min_remaining then
-      -- A request that exceeds the maximum creates no row, because request_tokens_in_window refuses it.
-      set o_outcome = 'never';
-      leave decide;
-    elseif v_last_wait is null then
+    if v_last_wait is null then
       insert into token_windows (id, max_requests, interval_ns, resolution_ns, counts, since)
       values (v_id, p_max_requests, p_interval, p_resolution, '[]', o_now)
       on duplicate key update id = token_windows.id;

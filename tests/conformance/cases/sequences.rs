@@ -82,5 +82,5 @@ impl Drop for Named {
 
 const SEEDS: u64 = 9;
 /// Found a fault in an earlier run.
-const FAULT_SEEDS: [u64; 2] = [11_930_067_647_510_445_419, 16_065_990_330_986_745_879];
+const FAULT_SEEDS: [u64; 3] = [11_930_067_647_510_445_419, 16_065_990_330_986_745_879, 10_248_400_447_813_396_701];
 const OPERATIONS: usize = 60;
