@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -62,32 +63,45 @@ impl Authority {
 /// A server with the files of a directory.
 struct Running {
     address: SocketAddr,
+    admin: SocketAddr,
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
 }
 
 impl Running {
     fn start(tls: Tls) -> anyhow::Result<Self> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let free = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+        let [address, admin] = [free[0].local_addr()?, free[1].local_addr()?];
+        drop(free);
         let store = Arc::new(MemoryStore::new());
         let limiter = Limiter::new(AnyStore::new(Arc::clone(&store)), Rule::Provisioned)?;
         let server = Server::new(&limiter, store, Config::parse("checks: {}")?)?;
-        let options = Options { listen: vec![Address::Tcp(address)], tls: Some(tls), ..Options::default() };
+        let metrics = PrometheusBuilder::new().build_recorder().handle();
+        let listen = vec![Address::Tcp(address)];
+        let options = Options { listen, admin: Some((admin, metrics)), tls: Some(tls), ..Options::default() };
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(run(server, options, async { drop(ended.await) }));
-        Ok(Self { address, end, task })
+        Ok(Self { address, admin, end, task })
     }
 
     /// The certificate that the server shows a client whose request it answers.
     async fn shown_to(&self, client: &TlsConnector) -> anyhow::Result<Vec<u8>> {
         let stream = TcpStream::connect(self.address).await?;
         let mut stream = client.connect(ServerName::try_from("localhost")?, stream).await?;
-        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        ensure!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        get(&mut stream, "/livez").await?;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|shown| shown.to_vec());
         Ok(shown.unwrap_or_default())
+    }
+
+    /// Waits until operators read this of the configuration.
+    async fn tells_operators(&self, what: &str) -> anyhow::Result<()> {
+        let telling = async {
+            while !get(&mut TcpStream::connect(self.admin).await?, "/config").await?.contains(what) {
+                sleep(Duration::from_millis(20)).await;
+            }
+            Ok(())
+        };
+        timeout(HUNG, telling).await?
     }
 
     /// Waits until the server shows this certificate.
@@ -105,6 +119,16 @@ impl Running {
         drop(self.end);
         Ok(self.task.await??)
     }
+}
+
+/// The answer to a request.
+async fn get(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str) -> anyhow::Result<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    ensure!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    Ok(answer)
 }
 
 fn write(directory: &Path, (certificate, key): &(String, String)) -> anyhow::Result<()> {
@@ -126,6 +150,7 @@ async fn changed_certificate_is_shown_to_new_connections() -> anyhow::Result<()>
     server.shows(&client, &first.0).await?;
     // The key of the first certificate does not fit the second one, so the first stays in use meanwhile.
     fs::write(directory.path().join("tls.crt"), &second.0)?;
+    server.tells_operators("tls.crt: keys may not be consistent: KeyMismatch").await?;
     assert_eq!(server.shown_to(&client).await?, *CertificateDer::from_pem_slice(first.0.as_bytes())?);
     write(directory.path(), &second)?;
     server.shows(&client, &second.0).await?;
