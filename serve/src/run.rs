@@ -175,7 +175,7 @@ async fn reload(server: Server, path: Option<PathBuf>, certificate: Option<Arc<C
             match loaded {
                 Ok(()) => tracing::info!("the certificate is loaded"),
                 Err(error) => {
-                    tracing::error!(%error, "the certificate is not loaded, and the previous one stays in use")
+                    tracing::error!(%error, "the certificate is not loaded, and the previous one stays in use");
                 }
             }
         }
