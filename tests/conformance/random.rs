@@ -7,7 +7,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
-use tollgate_tests::rounds::long;
+use tollgate_tests::rounds::{long, rounds};
 
 /// The seeds of a case: the usual ones, and in a long run also new ones.
 pub(crate) fn seeds(usual: impl IntoIterator<Item = u64>) -> anyhow::Result<Vec<u64>> {
@@ -27,7 +27,7 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     let seeds = match std::env::var("TOLLGATE_SEED") {
-        Ok(seed) => vec![(seed.parse()?, cases)],
+        Ok(seed) => vec![(seed.parse()?, rounds(cases)?)],
         Err(_) => {
             let new = long()?.map(|times| (fastrand::u64(..), times * cases.div_ceil(8)));
             std::iter::once((SEED, cases)).chain(new).collect()
