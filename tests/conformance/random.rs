@@ -7,17 +7,15 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
-use tollgate_tests::rounds::{long, rounds};
+use tollgate_tests::rounds::long;
 
 /// The seeds of a case: the usual ones, and in a long run also new ones.
 pub(crate) fn seeds(usual: impl IntoIterator<Item = u64>) -> anyhow::Result<Vec<u64>> {
-    match std::env::var("TOLLGATE_SEED") {
-        Ok(seed) => Ok(vec![seed.parse()?]),
-        Err(_) => {
-            let new = NEW_SEEDS * long()?.unwrap_or(0);
-            Ok(usual.into_iter().chain((0..new).map(|_| fastrand::u64(..))).collect())
-        }
+    if let Ok(seed) = std::env::var("TOLLGATE_SEED") {
+        return Ok(vec![seed.parse()?]);
     }
+    let new = NEW_SEEDS * long()?.unwrap_or(0);
+    Ok(usual.into_iter().chain((0..new).map(|_| fastrand::u64(..))).collect())
 }
 
 /// Checks `cases` values, and shrinks the first one that fails.
@@ -26,14 +24,7 @@ where
     S: Strategy,
     F: Future<Output = anyhow::Result<()>>,
 {
-    let seeds = match std::env::var("TOLLGATE_SEED") {
-        Ok(seed) => vec![(seed.parse()?, rounds(cases)?)],
-        Err(_) => {
-            let new = long()?.map(|times| (fastrand::u64(..), times * cases.div_ceil(8)));
-            std::iter::once((SEED, cases)).chain(new).collect()
-        }
-    };
-    for (seed, cases) in seeds {
+    for seed in seeds([SEED])? {
         let config = Config {
             cases,
             rng_seed: RngSeed::Fixed(seed),
