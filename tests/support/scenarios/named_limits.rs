@@ -108,7 +108,7 @@ pub async fn a_plan_gains_and_loses_limits<W: World>(world: &W) -> anyhow::Resul
         store.create_plan(&plan, limits.parse()?).await?;
         assert_eq!(limiter.allow(&user).await?.each().iter().map(Decision::remaining).collect::<Vec<_>>(), granted);
     }
-    // Other cases have plans, too, and no name lies between these two.
+    // Other cases have plans, too. None of their names lies between `before` and the plan.
     let before = Key::try_from(&plan.as_str()[..plan.as_str().len() - 1])?;
     let rows = store.plans(Some(&before), 3).await?;
     let rows: Vec<_> = rows
